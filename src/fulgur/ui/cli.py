@@ -1,9 +1,9 @@
-"""The `fulgur` command: one table of commands, each in its own module and imported only when it is called.
+"""The `fulgur` command: one table of commands, each in its own module that is imported only when called.
 
 A command module (`fulgur/ui/commands/NAME.py`) has two functions:
     add_arguments(parser: argparse.ArgumentParser) -> None
     run(args: argparse.Namespace) -> int
-Start-up stays short because nothing but the chosen module is loaded.
+Start-up is fast because only the chosen module is loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fulgur.errors import FulgurError, UsageError
 from fulgur.ui.foreign import has_screen, note
 from fulgur.ui.parser import Parser, describe, listed
 
-# What for -> name -> one line of help. The module is fulgur.ui.commands.NAME.
+# Purpose -> name -> one line of help. The module is fulgur.ui.commands.NAME.
 GROUPS: dict[str, dict[str, str]] = {
     "the agent": {
         "exec": "work on a prompt without a screen, for scripts and CI",
@@ -63,12 +63,12 @@ _DESCRIPTION = """Real-time coding on your own hardware.
   git diff | fulgur exec "..."  one prompt, without a screen
 """
 
-# Flags that take a value and may stand before the command.
+# Flags that take a value and may come before the command.
 GLOBAL_FLAGS = ("-m", "--model", "-p", "--profile", "-c", "--config", "-C", "--cd")
 
 
 def find_command(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The command, and the arguments with the global flags moved behind it, where its own parser reads them."""
+    """Find the command; return it with the arguments, global flags moved after it for its own parser."""
     index = 0
     while index < len(arguments) and arguments[index].startswith("-") and arguments[index] != "--resume":
         index += 2 if arguments[index] in GLOBAL_FLAGS else 1
@@ -78,12 +78,12 @@ def find_command(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def is_prompt(word: str | None) -> bool:
-    """Whether the first word is no command but what to do: `fulgur "fix the tests"`."""
+    """Whether the first word is a prompt instead of a command: `fulgur "fix the tests"`."""
     return word is not None and word not in COMMANDS and any(char.isspace() for char in word.strip())
 
 
 def refuse_unknown(word: str | None) -> None:
-    """A word that is no command: name those that look like it, and how to say a prompt of one word."""
+    """Raise UsageError for an unknown command: suggest similar ones, and how to give a prompt of one word."""
     if word is None or word in COMMANDS or is_prompt(word) or word.startswith("-"):
         return
     import difflib
@@ -95,12 +95,12 @@ def refuse_unknown(word: str | None) -> None:
 
 class _Root(Parser):
     def format_help(self) -> str:
-        self.epilog = listed_commands()  # made only to be shown
+        self.epilog = listed_commands()  # built only when shown
         return super().format_help()
 
 
 def build_parser(command: str | None) -> Parser:
-    """The parser for one command line; only the chosen command's module is imported."""
+    """Build the parser for one command line; only the chosen command's module is imported."""
     parser = _Root("fulgur", usage=_USAGE, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fulgur {__version__}")
     if command is None or is_prompt(command):
@@ -108,7 +108,7 @@ def build_parser(command: str | None) -> Parser:
     if is_prompt(command):
         parser.add_argument("prompt")
         return parser
-    # One parser at most: making them all takes longer than a short command does. The list of commands is text.
+    # At most one subparser: building all of them takes longer than a short command. The list of commands is plain text.
     subparsers = parser.add_subparsers(dest="command", help=argparse.SUPPRESS, prog="fulgur", parser_class=Parser)
     if command in COMMANDS:
         sub = subparsers.add_parser(command, description=COMMANDS[command])
@@ -118,13 +118,13 @@ def build_parser(command: str | None) -> Parser:
 
 
 def listed_commands() -> str:
-    """Every command, by what it is for."""
+    """The help text that lists every command by purpose."""
     groups = (listed(title, group) for title, group in GROUPS.items())
     return "\n\n".join([*groups, "`fulgur COMMAND --help` says more."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; exit codes: 0 done, 1 the work failed, 2 wrong use, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 the work failed, 2 wrong use, 130 interrupted."""
     _open_closed_streams()
     command, arguments = find_command(list(sys.argv[1:] if argv is None else argv))
     screen = has_screen()
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note(f"fulgur: {error}")
         return error.exit_code
     except BrokenPipeError:
-        # The reader went away (`fulgur … | head`): silence the interpreter's own flush at exit.
+        # The reader has gone (`fulgur … | head`): silence the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -155,14 +155,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """A stream that whoever started us had closed (`>&-`) leads nowhere: else the next file opened would become it."""
+    """Open /dev/null for streams that our parent closed (`>&-`); otherwise the next opened file would take their
+    place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for good)
 
 
 def _told(error: OSError) -> str:
-    """A full disk, a folder that may not be read: what it was about, and what to do where that is known."""
+    """Describe an OSError, such as a full disk or an unreadable folder: what it concerns and, if known, what to do."""
     from fulgur.workspace.folders import home
 
     if not isinstance(error.filename, str):

@@ -1,4 +1,5 @@
-"""What several commands take and check: the flags of the config (`-m`, `--profile`, `-c`, `-C`), ports, a screen."""
+"""Arguments that several commands share: the config flags (`-m`, `--profile`, `-c`, `-C`), ports, and the need for a
+screen."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them to a parser."""
+    """Add the config flags to a parser."""
     parser.add_argument(
         "-m", "--model", metavar="MODEL", help="the model that answers; PROVIDER:NAME for one elsewhere"
     )
@@ -25,35 +26,35 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
-    """The settings those flags ask for."""
+    """Load the settings that those flags ask for."""
     from fulgur.config.settings import load_settings
 
     return load_settings(args.cd, profile=args.profile, model=args.model, overrides=args.config)
 
 
 def folder(text: str) -> Path:
-    """The type of `-C`."""
+    """The argparse type of `-C`."""
     if not os.path.isdir(text):
         raise argparse.ArgumentTypeError(f"{text} is not a folder")
     return Path(text)
 
 
 def at_least_one(text: str) -> int:
-    """The type of a count."""
+    """The argparse type of a count."""
     if not text.strip().isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
 
 
 def port(text: str) -> int:
-    """The type of `--port`."""
+    """The argparse type of `--port`."""
     if not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
     return int(text)
 
 
 def need_screen(instead: str) -> None:
-    """UsageError where no terminal could show one; `instead` is what needs none."""
+    """Raise UsageError if no terminal can show a screen; `instead` is the command that needs none."""
     if not has_screen():
         raise UsageError("this needs a terminal, and input or output is not one", hint=f"{instead} needs none.")
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):

@@ -1,10 +1,10 @@
-"""The one place that shows text of others: models, tools, files, servers.
+"""The one place that shows text from others: models, tools, files, servers.
 
 Characters that move the cursor, hide, reorder or look like nothing (controls, escape sequences, zero width, fillers,
-bidirectional marks, variation selectors, tags) are shown as `<U+200B>`, several of the same as `<U+200B×9>`.
-`shown` is for reading, `code` for lines of files, `exact` for what a person decides about: nothing is dropped, gaps
-that could push text out of sight are counted, and what is shown can only mean one text. On a pipe or into a file
-stdout gets the text as it is, since a program reads it; stderr is for people.
+bidirectional marks, variation selectors, tags) are shown as `<U+200B>`, a run of the same one as `<U+200B×9>`. Use
+`shown` for reading, `code` for lines of files, and `exact` for what a person decides about. `exact` drops nothing and
+counts gaps that could push text out of sight, so that what it shows can only mean one text. On a pipe or in a file,
+stdout gets the text unchanged, since a program reads it; stderr is for people.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import TextIO
 
-# Printable by Unicode's categories, and yet nothing or nearly nothing is seen of them.
+# Printable according to Unicode's categories, and yet invisible or nearly so.
 _FILLERS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
 )
-# Part of an emoji, or of words in scripts that join: harmless in prose, and left out there.
+# Parts of emoji, or of words in scripts that join letters: harmless in prose, where they are dropped.
 _JOINERS = re.compile("(?:^|(?<=[^\x00-\x7f]))[\u200c\u200d](?=[^\x00-\x7f]|$)|(?:^|(?<=[#*0-9\x80-\U0010ffff]))\ufe0f")
 _NOT_PLAIN = re.compile(r"[^\n -~]+")
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -30,12 +30,12 @@ _COLOURS = {"+": "32", "-": "31", "@": "36"}
 
 
 def hides(char: str) -> bool:
-    """Whether a character is not plainly seen as itself."""
+    """Whether a character does not plainly show as itself."""
     return not char.isprintable() or bool(_FILLERS.match(char))
 
 
 def shown(text: str) -> str:
-    """Text for reading. Lines stay lines, a tab becomes spaces, unusual spaces become usual ones."""
+    """Make text readable: lines stay lines, tabs become spaces, unusual spaces become plain ones."""
     if text.isascii() and text.isprintable():
         return text
     text = _JOINERS.sub("", text.replace("\r\n", "\n").replace("\t", "    "))
@@ -43,12 +43,12 @@ def shown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Lines of a file: as `shown`, but nothing is dropped and every unusual space is named."""
+    """Show lines of a file: like `shown`, but nothing is dropped and every unusual space is named."""
     return _written(text.replace("\t", "    "), lambda char: "")
 
 
 def exact(text: str) -> str:
-    """Text to decide about: only this text is shown this way. Newlines stay; long gaps are counted."""
+    """Show text that a person decides about: no other text looks like this. Newlines stay; long gaps are counted."""
     text = re.sub(r"<(?=U\+)", _named("<"), text)
     text = _written(text, lambda char: "", lambda char: unicodedata.category(char) in ("Mn", "Me"))
     text = re.sub(r" {9,}|\n{4,}", lambda gap: _named(gap.group()[0], len(gap.group())), text)
@@ -56,7 +56,7 @@ def exact(text: str) -> str:
 
 
 def _written(text: str, instead: Callable[[str], str], also: Callable[[str], bool] = lambda char: False) -> str:
-    """Every character that hides (or is meant by `also`) by what stands for it, else by its name."""
+    """Replace each character that hides (or that `also` selects) by its substitute, or else by its name."""
 
     def written(match: re.Match[str]) -> str:
         parts = []
@@ -69,7 +69,7 @@ def _written(text: str, instead: Callable[[str], str], also: Callable[[str], boo
 
 
 def uncoloured(text: str) -> str:
-    """A program's output without its colours."""
+    """Strip the colours from a program's output."""
     return _SGR.sub("", text)
 
 
@@ -79,12 +79,12 @@ def has_screen() -> bool:
 
 
 def whole_text(argument: str) -> str:
-    """An argument of the command line as text: bytes that are no UTF-8 are shown as such instead of kept apart."""
+    """Decode a command-line argument: bytes that are not UTF-8 become replacement characters."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def one_row(text: str) -> str:
-    """`exact` without line breaks."""
+    """`exact`, without line breaks."""
     return exact(text).replace("\n", " ⏎ ")
 
 
@@ -93,7 +93,7 @@ def _named(char: str, times: int = 1) -> str:
 
 
 def json_text(text: str) -> str:
-    """JSON that means the same and has no such character in it."""
+    """Escape such characters in JSON; the meaning stays the same."""
     if text.isascii() and text.isprintable():
         return text
     units = (char if char == "\n" or not hides(char) else char.encode("utf-16-be", "surrogatepass") for char in text)
@@ -105,7 +105,7 @@ def _json_escaped(units: bytes) -> str:
 
 
 def out(text: str = "", *, end: str = "\n") -> None:
-    """Write to stdout: for reading on a terminal, as it is into a file or a pipe."""
+    """Write to stdout: readable on a terminal, unchanged to a file or a pipe."""
     _write(sys.stdout, (shown(text) if sys.stdout.isatty() else text) + end)
 
 
@@ -115,7 +115,7 @@ def out_json(text: str) -> None:
 
 
 def out_diff(diff: str) -> None:
-    """Write a unified diff to stdout, on a terminal exact and in colour."""
+    """Write a unified diff to stdout; on a terminal with hidden characters named and in colour."""
     if not sys.stdout.isatty():
         _write(sys.stdout, diff)
         return
@@ -131,7 +131,7 @@ def note(text: str) -> None:
 
 
 def progress(text: str) -> bool:
-    """Draw a line over the one before on stderr; False where that is no terminal, and nothing was written."""
+    """Redraw the current line on stderr; False, with nothing written, if that is not a terminal."""
     if not sys.stderr.isatty():
         return False
     _write(sys.stderr, f"\r\x1b[K{shown(text)}")
@@ -141,14 +141,14 @@ def progress(text: str) -> bool:
 def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
-    except UnicodeEncodeError:  # a name that is not UTF-8, or a terminal that has few characters
+    except UnicodeEncodeError:  # a name that is not UTF-8, or a terminal with few characters
         known = stream.encoding or "ascii"
         stream.write(text.encode(known, "backslashreplace").decode(known))
     stream.flush()
 
 
 def log_to_stderr() -> None:
-    """Log records as lines for people."""
+    """Log records to stderr as readable lines."""
     import logging
 
     class Formatter(logging.Formatter):

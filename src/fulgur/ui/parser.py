@@ -1,4 +1,4 @@
-"""The parser of every command line: wrong use is one line and a hint, and help fits a screen of 80 columns."""
+"""The parser of every command line: wrong use gives one line and a hint, and help fits 80 columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WRONG_CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)'")
 
 
 def width() -> int:
-    """Columns that help may take."""
-    import shutil  # these are slow to load, and `fulgur` itself needs none of them
+    """The columns that help may take."""
+    import shutil  # slow to load, and not needed by `fulgur` itself
 
     return min(shutil.get_terminal_size().columns, _WIDEST) - 2
 
 
 def listed(title: str, lines: Mapping[str, str]) -> str:
-    """Names and what each is, below a title, for a parser's epilog."""
+    """Format names and descriptions below a title, for a parser's epilog."""
     import textwrap
 
     column = max(len(name) for name in lines) + 4
@@ -36,7 +36,7 @@ def listed(title: str, lines: Mapping[str, str]) -> str:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """`-m, --model MODEL` in one row with what it does."""
+    """Puts `-m, --model MODEL` in one row with its help."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=_HELP_COLUMN, width=width())
@@ -49,7 +49,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of printing its usage and leaving."""
+    """Raises UsageError instead of printing usage and exiting."""
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
         super().__init__(prog, **{"formatter_class": HelpFormatter, **options})
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=hint)
 
     def _missing(self, names: list[str]) -> str:
-        """What still has to be said; of a fixed set of words, which."""
+        """Describe what is missing; for a fixed set of words, list them."""
         rest = {_name(action) for action in self._actions if action.nargs == argparse.REMAINDER}
         wanted = [name for name in names if name not in rest]
         for action in self._positionals_of_words():
@@ -82,11 +82,11 @@ class Parser(argparse.ArgumentParser):
         return self.prog.removeprefix("fulgur ")
 
     def _positionals_of_words(self) -> list[argparse.Action]:
-        """The arguments that are one of a few words: commands within this one, and kinds of a thing."""
+        """The arguments with fixed choices: commands within this one, and kinds of a thing."""
         return [action for action in self._actions if action.choices and not action.option_strings]
 
     def parse_whole(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """All of the arguments; a flag that nothing takes is named with those it looks like."""
+        """Parse all arguments; for an unknown flag, suggest similar ones."""
         args, unknown = self.parse_known_args(arguments)
         if not unknown:
             return args
@@ -106,19 +106,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def _name(action: argparse.Action) -> str:
-    """What argparse calls it in its messages."""
+    """The name that argparse uses in its messages."""
     return str(action.metavar or action.dest)
 
 
 def need_folders(*files: Path | None) -> None:
-    """UsageError for a file to be written whose folder is not there: found out before the work, not after it."""
+    """Raise UsageError if an output file's folder does not exist: before the work, not after it."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise UsageError(f"{file}: its folder is not there", hint=f"mkdir -p {file.parent}")
 
 
 def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[argparse.ArgumentParser]:
-    """The parser, and those of the commands within it that the words name."""
+    """The parser, and those of the subcommands that the words name."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -128,7 +128,7 @@ def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[ar
 
 
 def taking(parser: argparse.ArgumentParser, flag: str) -> str:
-    """The first command within this one that takes a flag; empty where none does."""
+    """The first subcommand that takes a flag; empty if none does."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():
@@ -138,7 +138,7 @@ def taking(parser: argparse.ArgumentParser, flag: str) -> str:
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """The help of each command within this one says what its line in the list says."""
+    """Give each subcommand's help the description that the list shows."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for line in action._choices_actions:

@@ -1,4 +1,4 @@
-"""The Agent Client Protocol on one connection: an editor on this side, the host of agents on the other."""
+"""The Agent Client Protocol on one connection: the editor on one side, the host of agents on the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAGE = 50
 
 
 class AcpAgent:
-    """`peer.run` serves the editor; `close` when it has gone."""
+    """`peer.run` serves the editor; call `close` when it has gone."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AcpAgent:
         *,
         starts: bool = True,
     ) -> None:
-        """`starts` False: a host must run already."""
+        """With `starts` False a host must already be running."""
         self._home = home
         self._starts = starts
         self._given = {"overrides": overrides, "model": model, "profile": profile}
@@ -69,7 +69,7 @@ class AcpAgent:
         }
 
     async def close(self) -> None:
-        """The editor is gone; sessions go on in the host."""
+        """Clean up after the editor has gone; its sessions go on in the host."""
         for session in [*self._sessions.values()]:
             await session.close()
         self._images.close()
@@ -81,7 +81,7 @@ class AcpAgent:
 
     async def _initialize(self, asked: wire.Initialize) -> dict[str, Any]:
         self._files = asked.client_capabilities.fs if asked.client_capabilities is not None else None
-        # What a session needs is loaded while the editor reads this answer.
+        # Load what a session needs while the editor reads this answer.
         self._warming = asyncio.create_task(self._connect())
         self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         steering = {"steering": {"supported": True}}
@@ -131,7 +131,8 @@ class AcpAgent:
         return session
 
     async def _described(self, session: AcpSession, status: Status) -> dict[str, Any]:
-        """Modes and options, for every answer that hands out a session: without them pickers vanish."""
+        """Modes and options, which every response that returns a session must include: without them the pickers
+        vanish."""
         host = await self._connect()
         try:
             self._models = await host.call("session.models", list[str], session=session.id)
@@ -140,7 +141,7 @@ class AcpAgent:
         return {"modes": mode_state(status), "configOptions": config_options(status, self._models)}
 
     def _begun(self, session: AcpSession, answer: dict[str, Any]) -> Then:
-        """The answer, then the session's events: some editors hang when those come first."""
+        """Send the response before the session's events: some editors hang if events come first."""
 
         async def begin() -> None:
             await session.tell({"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS})
@@ -241,7 +242,8 @@ class AcpAgent:
             await session.stop()
 
     async def _steering(self, asked: wire.Prompt) -> dict[str, Any]:
-        """Redirect the running turn. Idle: start one that nobody waits for, or say that a prompt is wanted."""
+        """Redirect the running turn. If none runs, start one without waiting for it, or report that a prompt is
+        required."""
         session, text = self._session(asked.session_id), wire.prompt_text(asked.prompt, self._images)
         steering = (asked.meta or {}).get("steering")
         wish = asked.idle_behavior or (steering.get("idleBehavior", "") if isinstance(steering, dict) else "")

@@ -1,4 +1,4 @@
-"""Images that come along with a prompt: kept as files that the prompt then names, as somebody in a terminal would."""
+"""Images attached to a prompt: saved as files that the prompt then names, as a person in a terminal would."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST = 10 << 20
 
 
 class Images:
-    """The files last as long as the editor's connection: a session holds its images itself, once the turn has begun."""
+    """The files last as long as the editor's connection; once its turn has begun, a session holds the images itself."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def named(self, block: dict[str, Any]) -> str:
-        """How the prompt names an `image` block. Whether the model takes images is for the turn to say."""
+        """Save an `image` block and return how the prompt names it. The turn decides whether the model takes images."""
         ending = _ENDINGS.get(str(block.get("mimeType")))
         if ending is None:
             raise rpc.RpcError(rpc.INVALID_PARAMS, f"an image is one of {', '.join(_ENDINGS)}")

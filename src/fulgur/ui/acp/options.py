@@ -1,4 +1,4 @@
-"""What an editor's pickers offer: modes and models; and the slash commands."""
+"""What an editor's pickers offer (modes and models), and the slash commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fulgur.protocol.session import Status
 
 @dataclass(frozen=True)
 class Mode:
-    """A choice of sandbox and approvals, by the config keys it stands for."""
+    """A combination of sandbox and approvals, and the config keys it sets."""
 
     id: str
     name: str
@@ -41,7 +41,7 @@ COMMANDS: list[dict[str, Any]] = [
 
 
 def mode_of(status: Status) -> str:
-    """The mode that the session's settings come to; the nearest where none fits exactly."""
+    """The mode that matches the session's settings; the nearest one if none matches exactly."""
     sandbox = status.sandbox.split()[0].rstrip(",")
     for mode in MODES:
         if (mode.sandbox, mode.approvals) == (sandbox, status.approval_policy):
@@ -50,7 +50,7 @@ def mode_of(status: Status) -> str:
 
 
 def mode_state(status: Status) -> dict[str, Any]:
-    """The older way to offer modes."""
+    """The modes in the protocol's older form."""
     modes = [{"id": mode.id, "name": mode.name, "description": mode.description} for mode in MODES]
     return {"currentModeId": mode_of(status), "availableModes": modes}
 

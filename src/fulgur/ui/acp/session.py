@@ -1,4 +1,4 @@
-"""One session between an editor and the host: prompts that wait for their turn's end, and questions."""
+"""One session between an editor and the host: prompts that wait for the end of their turn, and questions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Prompt:
 
 
 class AcpSession:
-    """`start` begins to pass events on; before that the editor may not know the session."""
+    """`start` begins to forward events; before that the editor may not know the session."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class AcpSession:
         following: AsyncIterator[Followed],
         again: dict[str, Any],
     ) -> None:
-        """`again`: what opens it a second time, when it was ended elsewhere."""
+        """`again`: the parameters that reopen the session after it was closed elsewhere."""
         self.id = attached.session
         self._editor = editor
         self._host = host
@@ -61,11 +61,11 @@ class AcpSession:
         self.running = attached.status.running
 
     def start(self) -> None:
-        """Pass on what happens from here on."""
+        """Forward events from now on."""
         self._task = asyncio.create_task(self._run())
 
     async def replay(self) -> None:
-        """What was said so far, for an editor that loads the session."""
+        """Send the conversation so far, for an editor that loads the session."""
         for update in replay(self.attached.transcript):
             await self.tell(update)
         if self.attached.partial:
@@ -74,7 +74,7 @@ class AcpSession:
             await self.tell(plan(self.attached.plan))
 
     async def prompt(self, text: str, how: str = "steer") -> dict[str, Any]:
-        """Send it and wait for the end of the turn that takes it; while one runs, it redirects that one."""
+        """Send a prompt and wait for the end of the turn that takes it; a running turn is redirected."""
         await self._live()
         waiting = _Prompt(text)
         self._waiting.append(waiting)
@@ -82,7 +82,7 @@ class AcpSession:
             outcome = (await self._host.submit(self.id, text, how)).outcome
             waiting.sent = True
             if outcome != "started":
-                await self._settle_left()  # the turn it was for may be over
+                await self._settle_left()  # its turn may be over already
             reason = await waiting.done
         except asyncio.CancelledError:
             if not await self._withdraw(waiting):
@@ -94,12 +94,12 @@ class AcpSession:
         return {"stopReason": reason, **self._usage}
 
     async def steer(self, text: str) -> str:
-        """Redirect the running turn without waiting for its end: what became of it."""
+        """Redirect the running turn without waiting for its end; return the outcome."""
         await self._live()
         return (await self._host.submit(self.id, text)).outcome
 
     async def _live(self) -> None:
-        """Whoever asks for a turn must hear of its end: a session that was ended elsewhere is opened again."""
+        """Reopen a session that was closed elsewhere: a caller that starts a turn must hear of its end."""
         if self._task is None or not self._task.done():
             return
         async with self._opening:
@@ -110,15 +110,15 @@ class AcpSession:
                 self.start()
 
     async def stop(self) -> None:
-        """End the turn; every prompt is answered as cancelled when it has ended, and those still queued never begin."""
-        meant = [*self._waiting]  # not what is sent while this one works
+        """Stop the turn. Every waiting prompt is answered as cancelled once it has ended; queued ones never start."""
+        meant = [*self._waiting]  # not prompts sent while this one runs
         await self._host.tell("turn.stop", session=self.id)
         for waiting in meant:
             await self._withdraw(waiting)
-        await self._settle_left()  # when nothing ran
+        await self._settle_left()  # in case nothing ran
 
     async def _withdraw(self, waiting: _Prompt) -> bool:
-        """Take a prompt back that no turn has begun with; whether that was so."""
+        """Take back a prompt that no turn has begun with; return whether that worked."""
         if not waiting.sent or waiting.taken:
             return False
         done = await self._host.call("turn.withdraw", bool, session=self.id, text=waiting.text)
@@ -127,7 +127,7 @@ class AcpSession:
         return done
 
     async def close(self) -> None:
-        """The editor lets go; the session itself goes on in the host."""
+        """Detach the editor; the session goes on in the host."""
         for task in [*self._questions.values(), *([self._task] if self._task else [])]:
             task.cancel()
         for waiting in [*self._waiting]:
@@ -160,7 +160,7 @@ class AcpSession:
             mine = next((p for p in self._waiting if p.text == event.text and not p.taken), None)
             if mine is not None:
                 mine.taken = True
-            else:  # typed elsewhere: this editor shows it too
+            else:  # typed elsewhere: show it in this editor too
                 await self.tell(said(event.text, "user_message_chunk"))
         elif isinstance(event, events.ToolStarted):
             self._known_calls.add(event.call_id)
@@ -182,7 +182,7 @@ class AcpSession:
         self.running = False
         for waiting in [*self._waiting]:
             if not waiting.taken:
-                continue  # of a later turn, or of none
+                continue  # for a later turn, or for none
             if isinstance(event, events.TurnFailed):
                 self._fail(waiting, event.message, event.hint)
             else:
@@ -193,7 +193,7 @@ class AcpSession:
             task.add_done_callback(lambda done: self._questions.pop(f"left-{id(done)}", None))
 
     async def _settle_left(self) -> None:
-        """No prompt waits for a turn that will not come."""
+        """Cancel prompts that wait for a turn that will never come."""
         left = [waiting for waiting in self._waiting if waiting.sent and not waiting.taken]
         if not left:
             return
@@ -205,7 +205,7 @@ class AcpSession:
                 self._finish(waiting, "cancelled")
 
     async def _restart(self, attached: Attached) -> None:
-        """Events were missed, or the host was started anew."""
+        """Resynchronise after events were missed or the host was restarted."""
         self.attached = attached
         await self.tell(said("\n[events were missed; this is the session as it is now]\n\n"))
         await self.replay()
@@ -232,13 +232,13 @@ class AcpSession:
     # ---- files ----------------------------------------------------------------------------------------------
 
     async def read(self, path: str) -> str | None:
-        """A file as the editor shows it, unsaved changes included."""
+        """Read a file as the editor shows it, unsaved changes included."""
         answer = await self._editor.request("fs/read_text_file", {"sessionId": self.id, "path": path}, dict[str, Any])
         text = answer.get("content")
         return text if isinstance(text, str) else None
 
     async def write(self, path: str, text: str) -> bool:
-        """Write through the editor: its review of changes is built from this."""
+        """Write through the editor, which builds its review of changes from this."""
         params = {"sessionId": self.id, "path": path, "content": text}
         await self._editor.request("fs/write_text_file", params, object)
         return True
@@ -269,7 +269,7 @@ class AcpSession:
             chosen = outcome.get("optionId") if outcome.get("outcome") == "selected" else None
             decision = "stop" if chosen is None else DECISIONS.get(str(chosen), "deny")
         except (rpc.RpcError, ConnectionLost, msgspec.ValidationError, AttributeError):
-            decision = "deny"  # also an answer that is none
+            decision = "deny"  # also for an answer that makes no sense
         self._questions.pop(asked.approval_id, None)
         with contextlib.suppress(FulgurError):
             params = {"session": self.id, "approval": asked.approval_id, "decision": decision}

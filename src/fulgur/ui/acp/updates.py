@@ -1,4 +1,4 @@
-"""Events of the agent as editors show them: one `session/update` for each, or none."""
+"""Agent events as editors show them: each becomes one `session/update`, or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fulgur.protocol.session import TranscriptEntry
 from fulgur.ui.foreign import shown
 
 Update = dict[str, Any]
-_MOST_OUTPUT = 64 << 10  # of one call, in an update
+_MOST_OUTPUT = 64 << 10  # of one call, in one update
 
 
 def text_block(text: str) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def plan(steps: Iterable[PlanStep]) -> Update:
 
 
 class Updates:
-    """Keeps what an update needs of earlier events: v1 replaces a call's content whole."""
+    """Remembers what updates need of earlier events: protocol v1 replaces a call's content as a whole."""
 
     def __init__(self, workspace: str) -> None:
         self._workspace = workspace
@@ -38,7 +38,7 @@ class Updates:
         self._spoken = False
 
     def of(self, event: AgentEvent) -> Iterator[Update]:
-        """What to tell the editor of an event."""
+        """The updates to send to the editor for an event."""
         match event:
             case events.TurnStarted():
                 self._outputs.clear()
@@ -100,7 +100,7 @@ class Updates:
             case events.UsageReported():
                 yield _usage(event)
             case events.TurnDone() if not self._spoken:
-                yield said(event.text or "Done.")  # a turn without any text leaves some editors waiting
+                yield said(event.text or "Done.")  # some editors keep waiting after a turn without any text
             case events.Undone() | events.Judged():
                 yield said(f"\n{', '.join(event.paths)}: {_what(event)}\n")
 
@@ -124,7 +124,7 @@ def _what(event: events.Undone | events.Judged) -> str:
 
 
 def _usage(event: events.UsageReported) -> Update:
-    """Speed has no field in the protocol, so it is in `_meta`."""
+    """Build the usage update. The protocol has no field for speed, so that is in `_meta`."""
     speed = {
         "model": event.model,
         "tokensPerSecond": round(event.tokens_per_second, 1),
@@ -140,7 +140,7 @@ def _usage(event: events.UsageReported) -> Update:
 
 
 def replay(transcript: Iterable[TranscriptEntry]) -> Iterator[Update]:
-    """A stored session, for an editor that loads it."""
+    """The updates for a stored session, for an editor that loads it."""
     for number, entry in enumerate(transcript):
         match entry.kind:
             case "user" | "steer":

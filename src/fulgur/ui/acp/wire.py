@@ -1,4 +1,4 @@
-"""What editors send, as far as it is read here (ACP v1). Unknown fields are left alone: newer clients work too."""
+"""What editors send, as far as we read it (ACP v1). Unknown fields are ignored, so newer clients work too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_TEXT = 4 << 20
 
 
 class Params(msgspec.Struct, rename="camel", kw_only=True):
-    """The base: names as JSON has them."""
+    """The base class: field names are camelCase, as in the JSON."""
 
 
 class FileSystem(Params):
@@ -51,7 +51,7 @@ class NewSession(Params):
 
 
 class OldSession(Params):
-    """load, resume and fork."""
+    """Parameters of load, resume and fork."""
 
     session_id: str
     cwd: str
@@ -59,7 +59,7 @@ class OldSession(Params):
 
 
 class Session(Params):
-    """close, delete and cancel."""
+    """Parameters of close, delete and cancel."""
 
     session_id: str
 
@@ -88,7 +88,7 @@ class SetMode(Params):
 
 
 def prompt_text(blocks: list[dict[str, Any]], images: Images) -> str:
-    """A prompt as the agent takes it: text, names of files, and files that came along."""
+    """Flatten a prompt for the agent: text, file names, and embedded files."""
     parts: list[str] = []
     for block in blocks:
         match block.get("type"):
@@ -112,12 +112,12 @@ def prompt_text(blocks: list[dict[str, Any]], images: Images) -> str:
 
 
 def _path(uri: str) -> str:
-    """A file by its path; anything else as it is."""
+    """Turn a file URI into a path; leave any other URI as it is."""
     return unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
 
 
 def mcp_overrides(servers: list[McpServer]) -> list[str]:
-    """The MCP servers an editor brings, as config keys of the session."""
+    """The MCP servers that an editor passes, as config keys of the session."""
     given = []
     for server in servers:
         name = "".join(char if char.isalnum() or char in "-_" else "_" for char in server.name) or "editor"
@@ -133,5 +133,5 @@ def mcp_overrides(servers: list[McpServer]) -> list[str]:
 
 
 def _toml(value: str | list[str]) -> str:
-    """JSON strings, and lists of them, are TOML."""
+    """Encode as JSON: strings and lists of strings are valid TOML."""
     return msgspec.json.encode(value).decode()

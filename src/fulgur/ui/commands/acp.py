@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Nothing but the protocol may reach stdout: whatever else is printed goes to stderr.
+    # Only the protocol may reach stdout; everything else that is printed goes to stderr.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     asyncio.run(_serve(args, out))
@@ -48,7 +48,7 @@ async def _serve(args: argparse.Namespace, out: int) -> None:
 
 
 async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The messages, one a line, until the editor goes away."""
+    """Yield the messages, one per line, until the editor disconnects."""
     with contextlib.suppress(ConnectionError):
         while line := await reader.readline():
             if line.strip():

@@ -74,10 +74,10 @@ def _show(rows: list[dict[str, Any]], as_json: bool, nothing: str) -> None:
 
 
 def _with_store(settings: ServerConfig, work: Callable[[Store], Awaitable[T]], *, opened: bool = True) -> T:
-    """Do it with the server's store, which may be in use."""
+    """Run `work` with the server's store, which may be in use."""
     from fulgur.server.store import base
 
-    settings.server.store_days = 0.0  # to look forgets nothing
+    settings.server.store_days = 0.0  # only looking must not expire anything
 
     async def do() -> T:
         store = base.make(settings)
@@ -148,7 +148,7 @@ def _migrate(settings: ServerConfig, *, up: bool) -> list[dict[str, Any]]:
         return await store.applied(), done
 
     applied, done = _with_store(settings, look, opened=False) if up or _is_there(settings) else ([], [])
-    migrate.pending(dialect, applied, settings.server.store)  # refuses a newer schema
+    migrate.pending(dialect, applied, settings.server.store)  # raises for a newer schema
     states = dict.fromkeys(applied, "applied") | dict.fromkeys(done, "applied now")
     return [
         {"version": each.version, "name": each.name, "state": states.get(each.version, "pending")}

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _opener() -> str | None:
-    """The program that opens an address in the person's browser; None where nobody sits before a screen."""
+    """The program that opens a URL in the person's browser; None if there is no display."""
     from fulgur.sandbox import start
 
     if sys.platform == "darwin":

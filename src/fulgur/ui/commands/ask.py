@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when a place was found, 1 when none was."""
+    """Exit code 0 if a place was found, 1 if none."""
     from fulgur.workspace import folders
     from fulgur.workspace.ask import answer
     from fulgur.workspace.symbols import SymbolIndex

@@ -45,7 +45,7 @@ async def _open(settings: Settings, session: str | None) -> Agent:
 
 
 def _newest(settings: Settings, new: bool) -> str | None:
-    """The live session of this folder that needs somebody most; None for a new one."""
+    """The live session of this folder that most needs a person; None for a new one."""
     if new:
         return None
     found = asyncio.run(_sessions(settings, everywhere=False))

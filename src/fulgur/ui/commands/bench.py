@@ -1,9 +1,9 @@
-"""`fulgur bench NAME`: measure this machine. Each bench is a module that is imported only when it is called.
+"""`fulgur bench NAME`: measure this machine. Each bench is a module that is imported only when called.
 
 A bench module has two functions:
     add_arguments(parser: argparse.ArgumentParser) -> None
     run(args: argparse.Namespace) -> fulgur.bench.report.Report
-The table, `--json` and `--plot` are the same for all of them and are done here.
+The table, `--json` and `--plot` are common to all of them and are handled here.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ BENCHES: dict[str, tuple[str, str]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The bench's name; what follows it belongs to the bench."""
+    """Take the bench's name; the remaining arguments belong to the bench."""
     parser.epilog = listed("benches", {name: text for name, (_, text) in BENCHES.items()})
     parser.add_argument("name", choices=list(BENCHES), metavar="NAME", help="which bench")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur bench NAME --help` lists them")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one bench; exit code 0 whenever it could measure (a bar that is missed is shown, not an error)."""
+    """Run one bench; the exit code is 0 whenever it could measure (a missed bar is shown, not an error)."""
     name, text = BENCHES[args.name]
     module = importlib.import_module(name)
     parser = Parser(f"fulgur bench {args.name}", description=text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fulgur.cluster.address import Address
     from fulgur.server.config import Model, ServerConfig
 
-_LOOK_S = 3.0  # `status`: for everybody to answer
+_LOOK_S = 3.0  # how long `status` waits for everybody to answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +125,7 @@ async def _serve(config: ServerConfig, name: str, address: Address, drain: float
 
 
 async def _status(config: ServerConfig) -> int:
-    """One line a replica and a front; 1 when one of them does not answer."""
+    """Print one line per replica and front; return 1 if any does not answer."""
     from fulgur.cluster import announce, secret, tls
     from fulgur.cluster.engine import ClusterEngine, members
     from fulgur.cluster.fingerprint import fingerprint
@@ -149,7 +149,7 @@ async def _status(config: ServerConfig) -> int:
             await asyncio.sleep(0.02)
         for number, link in sorted(engine.links.items()):
             said = f"{link.running} answers, {link.queued} prompt tokens wait" if link.ready else link.problem
-            said = said.removeprefix(f"{link.address} ")  # it stands before it
+            said = said.removeprefix(f"{link.address} ")  # the address is printed before it
             out(f"{name} {number} {link.address}: {'draining, ' if link.draining else ''}{said}")
         well = well and bool(known) and all(link.ready for link in engine.links.values())
         await engine.close()

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     model, one_line = Model(args.model), not args.lines
     answer = complete(document, line, column, model, args.max_tokens, one_line=one_line, unsure=args.unsure)
     guess = ""
-    if not answer.text and one_line and not args.unsure:  # somebody asked: a guess is better than nothing
+    if not answer.text and one_line and not args.unsure:  # the person asked: a guess is better than nothing
         answer = complete(document, line, column, model, args.max_tokens, one_line=True, unsure=True)
         guess = "a guess, which an editor would not show · "
     if answer.text:

@@ -1,4 +1,4 @@
-"""`fulgur config show|check|trust|import`: what is configured, where it comes from, and whether it is right."""
+"""`fulgur config show|check|trust|approvals|import`: what is configured, from where, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dispatch to the subcommand."""
+    """Run the chosen subcommand."""
     actions = {"show": _show, "check": _check, "trust": _trust, "approvals": _approvals, "import": _import}
     return actions[args.action](args)
 

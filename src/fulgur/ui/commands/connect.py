@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 def write_profile(
     home: Path, base_url: str, models: list[dict[str, Any]], model: str, key_env: str | None
 ) -> tuple[Path, Path]:
-    """The two files Codex reads: its profile and its catalog. Nothing else in its home is touched."""
+    """Write the two files that Codex reads: its profile and its catalog. Nothing else in its home is touched."""
     home.mkdir(parents=True, exist_ok=True)
     catalog = home / f"{PROFILE}.models.json"
     catalog.write_text(json.dumps({"models": models}, indent=1) + "\n")
@@ -66,7 +66,8 @@ def write_profile(
 
 
 def _choose(models: list[dict[str, Any]], others: list[str], wanted: str | None, changed: str) -> str:
-    """The model for Codex. `others` are all that the server has; `changed` says that its config was, since it began."""
+    """Choose the model for Codex. `others` are all models of the server; `changed` says that its config has changed
+    since it started, or is empty."""
     names = [str(model["slug"]) for model in models]
     if wanted in names or (wanted is None and names):
         return wanted or names[0]

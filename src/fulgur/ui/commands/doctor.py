@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[tuple[str, str]]:
-    """Name and finding, in the order they are shown."""
+    """Yield names and findings in the order they are shown."""
     from fulgur import __version__
     from fulgur.bench.report import machine
     from fulgur.kernels.cpu import _native, native
@@ -60,7 +60,7 @@ def embedded() -> str:
 
 
 def gpu() -> Iterator[tuple[str, str]]:
-    """What the driver says of each GPU, what the engine can do with it, and what is missing for that."""
+    """What the driver reports about each GPU, what the engine can do with it, and what is missing."""
     from fulgur.kernels.cuda.device import survey
 
     try:
@@ -83,7 +83,7 @@ def gpu() -> Iterator[tuple[str, str]]:
 
 
 def _gpu_engine(index: int, device: Gpu) -> str:
-    """Asked last: importing torch takes seconds."""
+    """Called last, because importing torch takes seconds."""
     from fulgur.kernels.cuda.build import architecture
     from fulgur.kernels.cuda.open import usable
 

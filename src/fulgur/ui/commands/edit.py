@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common(parser: argparse.ArgumentParser, write: str | None) -> None:
-    """The flags of edit, next and complete."""
+    """Add the flags that edit, next and complete share."""
     if write is not None:
         parser.add_argument("--write", action="store_true", help=write)
     parser.add_argument(
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def members_of(path: Path, write: bool) -> Iterator[MemberCheck | None]:
-    """What is written is judged by its members too; the process for it starts while the model answers."""
+    """Check the members of what is written too; the checker's process starts while the model answers."""
     if not write:
         yield None
         return
@@ -73,7 +73,7 @@ def members_of(path: Path, write: bool) -> Iterator[MemberCheck | None]:
 
     members = member_check(path, home())
     try:
-        with contextlib.suppress(FulgurError, OSError):  # said when there is something to check
+        with contextlib.suppress(FulgurError, OSError):  # reported when there is something to check
             members.warm()
         yield members
     finally:
@@ -81,8 +81,8 @@ def members_of(path: Path, write: bool) -> Iterator[MemberCheck | None]:
 
 
 def show(proposal: Proposal, answer: Answer | None, write: bool, root: Path | None) -> int:
-    """What was understood, the diff, the notes and the speeds; with `write`, the file too. The exit code: 1 when tests
-    of the project at `root` fail since."""
+    """Show what was understood, the diff, the notes and the speeds; with `write`, write the files too. Return the exit
+    code: 1 if tests of the project at `root` fail because of it."""
     from fulgur.workspace.diff import unified
 
     document = proposal.document
@@ -115,7 +115,7 @@ def show(proposal: Proposal, answer: Answer | None, write: bool, root: Path | No
 
 
 def tell_tests(proposal: Proposal, root: Path | None) -> bool:
-    """Try the edit with the tests that cover it, and say what came of it; False: some fail since."""
+    """Try the edit with the tests that cover it and report the outcome; False if it makes some fail."""
     from fulgur.config.records import ProjectRecords
     from fulgur.config.settings import find_project
     from fulgur.edit.checks.trial import Trial, try_out

@@ -1,9 +1,9 @@
-"""`fulgur eval NAME`: grade models and the editor. Each evaluation is a module that is imported only when it is called.
+"""`fulgur eval NAME`: grade models and the editor. Each evaluation is a module that is imported only when called.
 
 An evaluation module has two functions:
     add_arguments(parser: argparse.ArgumentParser) -> None
     run(args: argparse.Namespace) -> list of rows with at least `name`, `value` and `unit`
-`--json` is the same for all of them and is done here.
+`--json` is common to all of them and is handled here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The evaluation's name; what follows it belongs to the evaluation."""
+    """Take the evaluation's name; the remaining arguments belong to the evaluation."""
     parser.epilog = listed("evaluations", {name: text for name, (_, text) in EVALUATIONS.items()})
     parser.add_argument("name", choices=list(EVALUATIONS), metavar="NAME", help="which evaluation")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur eval NAME --help` lists them")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one evaluation; exit code 0 whenever it could grade (a bar that is missed is shown, not an error)."""
+    """Run one evaluation; the exit code is 0 whenever it could grade (a missed bar is shown, not an error)."""
     name, text = EVALUATIONS[args.name]
     module = importlib.import_module(name)
     parser = Parser(f"fulgur eval {args.name}", description=text)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     module.add_arguments(parser)
     options = parser.parse_whole(args.options)
     need_folders(options.json, getattr(options, "answers", None))
-    # One half made again (`--only`) keeps the rows of the other.
+    # Rerunning a part (`--only`) keeps the rows of the rest.
     earlier = read_rows(options.json) if options.json is not None and getattr(options, "only", None) else []
     rows = module.run(options)
     if options.json is not None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an earlier evaluation, [] where there was none."""
+    """The rows of an earlier evaluation; [] if there was none."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
         return [row for row in rows if row["name"]]

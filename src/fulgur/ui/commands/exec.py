@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 the turn was done, 1 it failed, 130 it was interrupted."""
+    """Exit code 0 if the turn was done, 1 if it failed, 130 if it was interrupted."""
     if args.sandbox:
         args.config.append(f"sandbox_mode={args.sandbox}")
     settings = settings_from(args)
     if settings.sources[("approval_policy",)] == "default":
-        settings = settings.with_changes(overrides=["approval_policy=never"])  # there is nobody to ask
+        settings = settings.with_changes(overrides=["approval_policy=never"])  # nobody is there to answer
     if args.list:
         return _list(settings)
     if args.variants is not None and args.output_schema:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
         check_count(args.variants)
     if args.output_last_message is not None and not args.output_last_message.absolute().parent.is_dir():
-        raise UsageError(f"{args.output_last_message}: its folder is not there")  # said before the work, not after it
+        raise UsageError(f"{args.output_last_message}: its folder is not there")  # report it before the work, not after
     if args.resume and args.prompt is None:
         _resume_last(args, settings)
     answer_format = _format(args.output_schema)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _resume_last(args: argparse.Namespace, settings: Settings) -> None:
-    """`--resume "go on"`: what follows is the prompt when no session is called so."""
+    """`--resume "go on"`: the value is the prompt if no session id starts with it."""
     from fulgur.agent.session.log import summaries
 
     known = [summary.session_id for summary in summaries(settings.home)]
@@ -81,7 +81,7 @@ def _resume_last(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def _prompt(args: argparse.Namespace) -> str:
-    """The argument, with piped input behind it when both are given."""
+    """The argument, followed by piped input if both are given."""
     given = "" if args.prompt in (None, "-") else whole_text(args.prompt).strip()
     piped = "" if sys.stdin.isatty() else _piped()
     if given and piped.strip():
@@ -92,7 +92,7 @@ def _prompt(args: argparse.Namespace) -> str:
 
 
 def _piped() -> str:
-    """All of stdin; a diff may hold bytes that are no text, which are shown as such."""
+    """Read all of stdin; a diff may contain bytes that are not UTF-8, which become replacement characters."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     return sys.stdin.read()
@@ -113,12 +113,12 @@ def _format(path: Path | None) -> dict[str, Any] | None:
 
 
 def _misfit(text: str, schema: dict[str, Any]) -> str:
-    """What is wrong with an answer that should follow a schema; empty when it does."""
+    """What is wrong with an answer that should follow a schema; empty if it does."""
     import fastjsonschema
 
     try:
         fastjsonschema.validate(schema, json.loads(text))
-    except fastjsonschema.JsonSchemaException as error:  # of the answer, or of the schema itself
+    except fastjsonschema.JsonSchemaException as error:  # from the answer, or from the schema itself
         return str(error)
     except ValueError as error:
         return f"it is not JSON: {error}"
@@ -164,7 +164,7 @@ async def _work(args: argparse.Namespace, settings: Settings, prompt: str, answe
 
 
 async def _best_of(agent: Agent, count: int, prompt: str, printer: _Printer, output: Path | None) -> int:
-    """Several solutions; the best is taken if its checks pass."""
+    """Make several solutions; take the best one if its checks pass."""
     from fulgur.agent.crew.programs import make_variants, take_variant
 
     async def show() -> None:
@@ -186,7 +186,7 @@ async def _best_of(agent: Agent, count: int, prompt: str, printer: _Printer, out
             output.write_text(text + ("" if text.endswith("\n") else "\n"), encoding="utf-8")
         return 0
     finally:
-        await asyncio.sleep(0)  # what was told last is shown
+        await asyncio.sleep(0)  # let the last events be shown
         showing.cancel()
         if variants is not None:
             variants.close()
@@ -194,9 +194,9 @@ async def _best_of(agent: Agent, count: int, prompt: str, printer: _Printer, out
 
 @contextlib.contextmanager
 def _interruptible_output() -> Iterator[None]:
-    """Whoever reads our output may have stopped: then a write blocks, and with it the loop that would hear of an
-    interrupt. An interrupt lets the write, and what is still to be written, go nowhere; the session has it all."""
-    cancel = signal.getsignal(signal.SIGINT)  # of asyncio: it cancels the main task
+    """Let an interrupt through when the reader of our output has stopped reading. A write then blocks, and with it the
+    loop that should handle the interrupt. On an interrupt, discard this and later output; the session has it all."""
+    cancel = signal.getsignal(signal.SIGINT)  # asyncio's handler: it cancels the main task
     if not callable(cancel) or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -214,7 +214,7 @@ def _interruptible_output() -> Iterator[None]:
 
 
 def _let_go_if_full(stream: TextIO) -> None:
-    with contextlib.suppress(OSError, ValueError):  # no file behind it, or closed
+    with contextlib.suppress(OSError, ValueError):  # not backed by a file, or closed
         number = stream.fileno()
         if not select.select([], [number], [], 0)[1]:
             null = os.open(os.devnull, os.O_WRONLY)
@@ -236,9 +236,9 @@ def _end(event: AgentEvent, output: Path | None, answer_format: dict[str, Any] |
 
 
 class _Printer:
-    """Events as JSON lines, or for people: the answer on stdout, everything else on stderr.
+    """Prints events as JSON lines, or for people: the answer to stdout, everything else to stderr.
 
-    `only_last`: stdout gets the last answer and nothing before it, so that a program can read it.
+    With `only_last`, stdout gets only the last answer, so that a program can read it.
     """
 
     def __init__(self, as_json: bool, hide_reasoning: bool, *, only_last: bool) -> None:
@@ -256,7 +256,7 @@ class _Printer:
             return
         if self._as_json:
             if isinstance(event, events.FileChanged):
-                event = structs.replace(event, old=None, new=None)  # a line has the diff; whole files are for editors
+                event = structs.replace(event, old=None, new=None)  # the line has the diff; whole files are for editors
             out_json(events.encode(event).decode())
             return
         match event:
@@ -312,7 +312,7 @@ class _Printer:
         note(text)
 
     def close_line(self) -> None:
-        """What follows begins a line of its own."""
+        """End the current line, so that what follows starts on a new one."""
         if self._open:
             out()
             self._open = False

@@ -1,4 +1,4 @@
-"""`fulgur host`: many agents in one process, for terminals, editors and browsers. It is started when one is needed."""
+"""`fulgur host`: many agents in one process, for terminals, editors and browsers. Started on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fulgur models`: what is here, what would fit, and fetching, shrinking and removing models."""
+"""`fulgur models`: list the models here, find which would fit, and fetch, shrink and remove them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fulgur.ui.foreign import note, out, out_json, progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(json=False)  # for `fulgur models` alone
+    parser.set_defaults(json=False)  # for plain `fulgur models`
     commands = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = commands.add_parser("list", help="the models on this machine, and where each runs (also without ACTION)")
     fits = commands.add_parser("fit", help="which of the catalogue fit this machine, and how fast they would be")
@@ -64,7 +64,7 @@ def _described(name: str, path: Path, source: str) -> dict[str, str]:
 
 
 def _runs(path: Path) -> str:
-    """Where the engine would put it, or why it cannot."""
+    """Where the engine would run it, or why it cannot."""
     from fulgur.engine.device import choose
     from fulgur.engine.load import EngineOptions
     from fulgur.model.config import ModelConfig
@@ -197,7 +197,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
 
 
 class _Bar:
-    """One line that is drawn over itself on a terminal; elsewhere, a line every ten per cent."""
+    """One line that redraws itself on a terminal; elsewhere, a line every ten per cent."""
 
     def __init__(self) -> None:
         self._start, self._first, self._drawn, self._said = time.monotonic(), -1, 0.0, -1
@@ -206,7 +206,7 @@ class _Bar:
     def show(self, done: int, total: int) -> None:
         now = time.monotonic()
         if self._first < 0:
-            self._first = done  # what was here before does not count as speed
+            self._first = done  # what was fetched earlier does not count as speed
         if now - self._drawn < 0.1 and done < total:
             return
         self._drawn = now

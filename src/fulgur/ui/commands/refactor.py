@@ -1,4 +1,4 @@
-"""`fulgur refactor KIND FILE:NAME …`: a refactoring by its name, over the whole project, without a model."""
+"""`fulgur refactor KIND FILE:NAME …`: a named refactoring over the whole project, without a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """What one refactoring takes besides the place: `words` for the usage line, `call` made from symbol and words."""
+    """What one refactoring takes besides the place: `words` for the usage line, `call` to build the call from the
+    symbol and the words."""
 
     words: tuple[str, ...]
     call: Callable[[str, list[str]], tuple[str, ...]]
-    place: str = "FILE:NAME"  # how it is written; FILE:NAME is needed where it stands here
+    place: str = "FILE:NAME"  # its syntax; FILE:NAME means that a symbol is required
 
     @property
     def symbol(self) -> bool:

@@ -1,4 +1,4 @@
-"""`fulgur route PROMPT`: which model `model = "auto"` would choose, and by which rule. Nothing is asked or run."""
+"""`fulgur route PROMPT`: which model `model = "auto"` would choose, and by which rule. No model is called."""
 
 from __future__ import annotations
 

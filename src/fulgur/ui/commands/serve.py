@@ -47,16 +47,16 @@ def run(args: argparse.Namespace) -> int:
     named = set(config.models)
     if args.device is not None:
         _set_device(config, args.device)
-    config.models |= {name: model for name, model in embedded().items() if name not in named}  # they always stay
+    config.models |= {name: model for name, model in embedded().items() if name not in named}  # these are always served
     log_to_stderr()
-    # A server with a config of its own is not the one that the agent and other terminals look for.
+    # A server with its own config file is not the one that the agent and other terminals look for.
     known = args.file is None or args.idle_exit is not None
     asyncio.run(_serve(config, args.idle_exit, args.file, known=known, first=named or set(config.models)))
     return 0
 
 
 def _set_device(config: ServerConfig, name: str) -> None:
-    """For every model that runs here and was named; the embedded ones are packed for the CPU."""
+    """Set the device of every local model that was named; the embedded ones are packed for the CPU."""
     from fulgur.engine.device import check_device
 
     check_device(name)
@@ -73,7 +73,7 @@ def _set_device(config: ServerConfig, name: str) -> None:
 async def _serve(
     config: ServerConfig, idle_minutes: float | None, file: Path | None, *, known: bool, first: set[str]
 ) -> None:
-    """`first` are loaded at once, the others when they are asked."""
+    """Serve until stopped. The models in `first` are loaded at once, the others on demand."""
     from fulgur.client import local
     from fulgur.server import app, auth, turns
     from fulgur.workspace import folders
@@ -99,7 +99,7 @@ async def _serve(
     note = home / "server.json"
     if known and auth.is_loopback(config.server.host):
         other = await local.find(home)
-        if other in (None, running.base_url):  # the note of a server that is gone may name this very port
+        if other in (None, running.base_url):  # the note of a server that has gone may name this very port
             read = file or home / "server.toml"
             local.write_ready(note, running.base_url, config=read, by_itself=not by_hand)
         else:
@@ -130,7 +130,7 @@ async def _until_idle(server: Server, stop: asyncio.Event, seconds: float) -> No
 
 
 async def _load(entry: ServedModel) -> None:
-    """Start a model, and say where it runs and why, or why it does not."""
+    """Start a model; print where it runs and why, or why it does not."""
     try:
         backend = await entry.ready()
     except FulgurError as error:

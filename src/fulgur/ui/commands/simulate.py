@@ -1,4 +1,4 @@
-"""`fulgur simulate`: time to the first token and waits of a cluster, before it is bought."""
+"""`fulgur simulate`: time to first token and waits of a cluster, before you buy it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def setups(args: argparse.Namespace) -> list[Setup]:
 
 
 def table(done: list[tuple[Setup, Outcome]]) -> list[str]:
-    """As Markdown, for terminals and for docs/cluster.md."""
+    """Format as Markdown, for terminals and for docs/cluster.md."""
     lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
     for setup, outcome in done:
         kv = setup.kv_tokens or setup.service.kv_tokens

@@ -1,4 +1,4 @@
-"""`fulgur tasks run|show|plan`: work a task list in Markdown, each task by the model its tag names."""
+"""`fulgur tasks run|show|plan`: work through a task list in Markdown, each task with the model that its tag names."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 every task is done, 1 one failed, 130 it was interrupted."""
+    """Exit code 0 if every task is done, 1 if one failed, 130 if interrupted."""
     settings = settings_from(args)
     if settings.sources[("approval_policy",)] == "default":
-        settings = settings.with_changes(overrides=["approval_policy=never"])  # there is nobody to ask
+        settings = settings.with_changes(overrides=["approval_policy=never"])  # nobody is there to answer
     if args.action == "show":
         return _show(settings.workspace / args.file)
     work = _run(args, settings) if args.action == "run" else _plan(args, settings)
@@ -102,7 +102,7 @@ async def _plan(args: argparse.Namespace, settings: Settings) -> int:
 
 
 class _Printer:
-    """Events as JSON lines, or a line for each task that begins or ends."""
+    """Prints events as JSON lines, or one line for each task that starts or ends."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -10,16 +10,16 @@ from fulgur.ui.foreign import whole_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The global flags, and which session to go on with."""
+    """Add the global flags, and which session to resume."""
     add_config_flags(parser)
-    parser.set_defaults(prompt="")  # `fulgur "do this"` has one
+    parser.set_defaults(prompt="")  # only `fulgur "do this"` has one
     parser.add_argument(
         "--resume", metavar="ID", nargs="?", const="last", help="go on with a stored session (the last one without ID)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the screen; its exit code."""
+    """Open the screen; return its exit code."""
     need_screen("`fulgur exec PROMPT`")
     settings = settings_from(args)
     if args.resume:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
         if any(char.isspace() for char in args.resume):  # `fulgur --resume "go on"`
             args.resume, args.prompt = "last", args.resume
-        find_session(settings.home, args.resume, settings.workspace)  # a wrong name is said before the screen opens
+        find_session(settings.home, args.resume, settings.workspace)  # report a wrong name before the screen opens
     from fulgur.ui.tui.app import Tui
 
     return asyncio.run(Tui(settings, session=args.resume, prompt=whole_text(args.prompt)).run())

@@ -1,4 +1,4 @@
-"""The screen of one session: keys go to the agent as plain calls, its events come back as rows."""
+"""The screen of one session: keys become calls of the agent, and its events come back as rows."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
     from fulgur.config.named import NamedText
 
-_TWICE_SECONDS = 2.0  # between the two Ctrl-C that leave
+_TWICE_SECONDS = 2.0  # between the two presses of Ctrl-C that quit
 _SPIN_SECONDS = 0.1
-_LONG_TURN_SECONDS = 10.0  # the person may have looked elsewhere
-_TAKEN_SECONDS = 0.5  # after a turn: a prompt sent into its last moment has its own turn by then
+_LONG_TURN_SECONDS = 10.0  # longer turns notify, since the person may be looking elsewhere
+_TAKEN_SECONDS = 0.5  # after a turn: by then, a prompt sent in its last moment has its own turn
 
 
 class Tui(Surface):
@@ -62,15 +62,15 @@ class Tui(Surface):
         self.outbox = Outbox(self._run_command)
         self.offers: list[ModelOffer] = []  # for the menu of /model
         self.compacting: events.Compacting | None = None
-        self.checking = ""  # the check of an edit that is being made
+        self.checking = ""  # the running check of an edit
         self.place: events.Waiting | None = None  # in the server's queue
         self.meter = Meter()
         self.meter.ask_for(settings.model or "")
-        self.replays = True  # a session that is opened is shown from its start
+        self.replays = True  # show a session from its start when it is opened
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.own_commands: dict[str, NamedText] = {}
         self.expanded: dict[str, str] = {}  # prompts of commands such as /review -> what was typed
-        self._wrong: FulgurError | None = None  # with a file of the person's own, said when the screen is there
+        self._wrong: FulgurError | None = None  # with one of the person's own files; shown once the screen is up
         try:
             self.own_commands = own_commands(settings)
         except FulgurError as error:
@@ -83,9 +83,9 @@ class Tui(Surface):
         )
         self.draft = Draft(settings.home / "history", completer)
         self.approvals = Approvals(self.draft)
-        self._begun = 0  # turns
-        self._own_words = False  # the messages of this turn are no model's
-        self._prompt = ""  # of the turn that runs, or ran last
+        self._begun = 0  # turns begun
+        self._own_words = False  # this turn's messages come from the program, not from a model
+        self._prompt = ""  # of the current or last turn
         self._last_interrupt = -10.0
         self._one_command = asyncio.Lock()
         self._hides_reasoning = settings.flag("hide_agent_reasoning")
@@ -101,14 +101,14 @@ class Tui(Surface):
     # ---- running ----------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Until the person leaves; the exit code."""
+        """Run until the person leaves; return the exit code."""
         try:
             with redirect_stderr(CapturedStderr(lambda line: self.complain(line, "", warning=True))):
                 code = await self.screen.run_async(pre_run=self._start, set_exception_handler=False)
         except (EOFError, OSError):
             code = TERMINAL_GONE
         finally:
-            self.approvals.clear()  # a draft that was put aside for a question comes back
+            self.approvals.clear()  # brings back a draft that a question set aside
             self.draft.save()
         self.transcript.close()
         if self.agent is not None:
@@ -149,7 +149,7 @@ class Tui(Surface):
 
     @property
     def mode(self) -> str:
-        """What it may do, for the status line."""
+        """What the agent may do, for the status line."""
         settings = self.agent.settings if self.agent is not None else self.settings
         return f"{settings.sandbox_mode}, {settings.approval_policy}"
 
@@ -182,7 +182,7 @@ class Tui(Surface):
         self.screen.create_background_task(self._look_for_models(agent))
 
     async def _look_for_models(self, agent: Agent) -> None:
-        """Behind the first screen: what else could answer, said in one row."""
+        """After the first screen, list in one row which other providers could answer."""
         with suppress(FulgurError):
             self.offers = await agent.offers()
         chosen = agent.settings.provider.id
@@ -191,7 +191,7 @@ class Tui(Surface):
             self.say(f"also here: {', '.join(others)} (/model lists their models)")
 
     def asks_for(self, agent: Agent) -> None:
-        """The status line, for the model that answers next."""
+        """Update the status line for the model that answers next."""
         status = agent.status()
         self.meter.ask_for(status.model, status.context_limit)
         self.meter.context(status.context_used, status.context_limit)
@@ -206,7 +206,7 @@ class Tui(Surface):
         self.screen.request_frame()
 
     def on_event(self, event: events.AgentEvent) -> None:
-        """One event of the agent."""
+        """Handle one event of the agent."""
         if isinstance(event, events.TurnStarted) and event.text in self.expanded:
             event = structs.replace(event, text=self.expanded[event.text])
         match event:
@@ -233,7 +233,7 @@ class Tui(Surface):
                 self.running = True
                 self._begun += 1
                 self._prompt = event.text
-                # On the edit path the model writes the rewrite, in a program's turn nothing: the words are ours.
+                # On the edit path the model writes a rewrite, in a program's turn nothing: the messages are ours.
                 self._own_words = event.way == "edit" or not event.reason
                 self.meter.start_turn(copies=event.way == "edit")
                 self.outbox.taken(event.text)
@@ -273,7 +273,7 @@ class Tui(Surface):
         self.screen.notify(self.settings.text("tui.notify") or "off", text)
 
     def stored_sessions(self) -> list[SessionSummary]:
-        """For the menu of /resume."""
+        """The sessions for the menu of /resume."""
         if self._sessions is None and self.agent is not None:
             self._sessions = [summary for summary in self.agent.sessions() if summary.turns]
         return self._sessions or []
@@ -284,7 +284,7 @@ class Tui(Surface):
             self.meter.context(status.context_used, status.context_limit)
 
     def _give_back_failed(self) -> None:
-        """The prompt of a turn that failed before it said anything: Enter sends it once more."""
+        """Put back the prompt of a turn that failed before it said anything: Enter sends it again."""
         if self._prompt and not self.draft.text and self.approvals.current is None:
             self.draft.give(self._prompt)
 
@@ -303,7 +303,7 @@ class Tui(Surface):
             self.transcript.add("usage", blocks.note(self.meter.summary(seconds), self.screen.width))
 
     def _give_back_pending(self) -> None:
-        """What was sent and not taken up goes back into the draft, so that nothing typed is lost."""
+        """Put back what was sent but not taken up, so that nothing typed is lost."""
         if self.opening or (self.agent is not None and self.agent.running):
             return
         if texts := self.outbox.take_back():
@@ -313,7 +313,7 @@ class Tui(Surface):
     # ---- what keys do -----------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Send the draft: a command, the reason of a refusal, a new prompt or a new direction."""
+        """Send the draft: as a command, the reason of a refusal, a new prompt or a steer."""
         if self.approvals.refusing:
             self._deny(self.draft.take().strip())
         elif not self.draft.text.strip() and self.outbox.queued and self.agent is not None and not self.running:
@@ -327,7 +327,7 @@ class Tui(Surface):
                 self._send("steer" if self.running else "submit", text)
 
     def queue(self) -> None:
-        """Keep the draft for after the turn."""
+        """Queue the draft for after the turn."""
         if not self.draft.text.strip():
             return
         if not self.running:
@@ -337,11 +337,11 @@ class Tui(Surface):
 
     @property
     def takes_back(self) -> bool:
-        """Whether Up takes a queued prompt back, and is not for the history."""
+        """Whether Up takes back a queued prompt instead of showing the history."""
         return bool(self.outbox.queued and self.agent and not self.draft.text and self.approvals.current is None)
 
     def take_back(self) -> None:
-        """The prompt that was queued last comes back into the input."""
+        """Put the prompt that was queued last back into the input."""
         agent, text = self.agent, self.outbox.queued[-1]
         assert agent is not None
 
@@ -354,7 +354,7 @@ class Tui(Surface):
         self.in_background(ask())
 
     def stop(self) -> None:
-        """Stop the turn, keep what was said."""
+        """Stop the turn; keep what was said."""
         asked = self.approvals.current
         if self.approvals.refusing or (self.approvals.choosing and self.approvals.armed):
             self.approvals.refuse(False)
@@ -364,7 +364,7 @@ class Tui(Surface):
             self.agent.stop()
 
     def overrule(self) -> None:
-        """Ctrl-T: the other model of `model = "auto"`."""
+        """Ctrl-T: switch to the other model of `model = "auto"`."""
         if self.agent is None:
             return
         try:
@@ -374,10 +374,10 @@ class Tui(Surface):
             self.tell(error.message)
 
     def interrupt(self) -> None:
-        """Ctrl-C: once stops, or clears the draft (it stays in the history); twice in a row leaves, never with a
+        """Ctrl-C: once stops, or clears the draft (which stays in the history); twice in a row quits, but never with a
         draft."""
         again = time.monotonic() - self._last_interrupt < _TWICE_SECONDS
-        again &= self.draft.last_key < self._last_interrupt  # what was typed since then began something new
+        again &= self.draft.last_key < self._last_interrupt  # typing in between starts over
         if self.agent is not None and self.agent.running and not again:
             self.stop()
         elif self.draft.text.strip():
@@ -385,7 +385,7 @@ class Tui(Surface):
         elif again:
             self.quit(130)
             return
-        self._last_interrupt = time.monotonic()  # behind the draft, which is emptied here
+        self._last_interrupt = time.monotonic()  # after emptying the draft, which counts as a key
         self.tell("Ctrl-C again to leave", _TWICE_SECONDS)
 
     def decide(self, decision: events.Decision) -> None:
@@ -399,7 +399,7 @@ class Tui(Surface):
         self.agent.approve(asked.approval_id, decision)
 
     def judge_hunk(self, take: bool, *, rest: bool) -> None:
-        """Take or leave one hunk; after the last one the answer goes out, and what was left out may have a reason."""
+        """Take or leave one hunk; after the last one, send the answer, or ask for a reason if any was left out."""
         choice = self.approvals.choice
         if choice is None:
             return
@@ -444,19 +444,19 @@ class Tui(Surface):
 
     @property
     def takes_variant(self) -> bool:
-        """Whether a digit takes a variant, and is not text."""
+        """Whether a digit takes a variant instead of being text."""
         return self.transcript.variants is not None and not self.running and not self.draft.text
 
     def take_variant(self, number: int) -> None:
-        """One key takes one, 0 none of them."""
+        """Take a variant by its digit; 0 takes none."""
         told, self.transcript.variants = self.transcript.variants, None
         if told is not None and number in {variant.number for variant in told.variants} and self.agent is not None:
             self.in_background(self.agent.program(f"/take {number}"))
         self.screen.request_frame()
 
     def in_background(self, work: Coroutine[Any, Any, object], line: str = "") -> None:
-        """What a command starts and other commands need not wait for; what goes wrong is shown, below the `line` that
-        was typed where no turn has shown it."""
+        """Run what a command starts without holding up other commands. Errors are shown, below the typed `line` if no
+        turn has shown it."""
         before = self._begun
 
         async def run() -> None:
@@ -470,7 +470,7 @@ class Tui(Surface):
         self.screen.create_background_task(run())
 
     def accept_choice(self, *, and_run: bool = False) -> bool:
-        """Take the chosen row of the menu; true when the draft is a whole command that may run."""
+        """Accept the chosen row of the menu; True if the draft is now a whole command that may run."""
         command = commands.COMMANDS.get(self.draft.menu.chosen.text) if self.draft.menu else None
         return self.draft.accept(bool(command and command.argument), and_run=and_run)
 

@@ -1,4 +1,4 @@
-"""Approvals waiting for an answer. A key meant for the draft must never allow a command."""
+"""Approvals that wait for an answer. A key meant for the draft must never allow a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STILL_SECONDS = 0.5  # after the last key
 
 @dataclass
 class HunkChoice:
-    """The hunks of a question, judged one after the other."""
+    """The hunks of a question, decided one by one."""
 
     hunks: tuple[str, ...]
     rejected: list[int] = field(default_factory=list)
@@ -28,7 +28,7 @@ class HunkChoice:
         return self.number > len(self.hunks)
 
     def judge(self, take: bool, *, rest: bool = False) -> None:
-        """Take or leave the hunk that is shown, or it and all after it."""
+        """Take or leave the current hunk, or it and all after it."""
         until = len(self.hunks) if rest else self.number
         if not take:
             self.rejected += range(self.number, until + 1)
@@ -36,14 +36,14 @@ class HunkChoice:
 
 
 class Approvals:
-    """One question at a time. Its keys count only once the person has stopped typing; the draft is put aside then."""
+    """One question at a time. Its keys count only once the person has stopped typing; then the draft is set aside."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._waiting: deque[ApprovalAsked] = deque()
         self._shown = 0.0
         self.armed = False
-        self.refusing = False  # a no was given, its reason is being typed
+        self.refusing = False  # the answer is no, and its reason is being typed
         self.stashed = ""
         self.choice: HunkChoice | None = None
 
@@ -53,17 +53,18 @@ class Approvals:
 
     @property
     def wants_key(self) -> bool:
-        """Whether y, a and n are answers now, and not text."""
+        """Whether y, a and n are answers now, not text."""
         return self.armed and not self.refusing and not self._draft.text
 
     def ask(self, event: ApprovalAsked) -> None:
-        """A new question; it waits behind those before it."""
+        """Add a question; it waits for those before it."""
         self._waiting.append(event)
         if len(self._waiting) == 1:
             self._shown = time.monotonic()
 
     def arm(self) -> float | None:
-        """Take the keys for the question if the person is still; else how long to wait before trying again."""
+        """Arm the question's keys if the person has stopped typing; else return how long to wait before trying
+        again."""
         if self.current is None or self.armed:
             return None
         now = time.monotonic()
@@ -76,22 +77,22 @@ class Approvals:
 
     @property
     def choosing(self) -> bool:
-        """Whether y and n are about one hunk."""
+        """Whether y and n are about a single hunk."""
         return self.choice is not None and not self.choice.done
 
     def choose(self) -> None:
-        """Judge hunk by hunk from here on."""
+        """Decide hunk by hunk from here on."""
         if self.current is not None and self.current.hunks:
             self.choice = HunkChoice(self.current.hunks)
 
     def refuse(self, on: bool = True) -> None:
-        """Type the reason of a no, or do not after all."""
+        """Start typing the reason for a no; with `on` False, cancel that."""
         self.refusing, self._draft.completes = on, not on
         if not on:
             self.choice = None
 
     def settle(self, approval_id: str) -> None:
-        """The question was answered, here or elsewhere; the draft comes back."""
+        """Remove a question that was answered, here or elsewhere; the draft comes back."""
         if self.current is None or self.current.approval_id != approval_id:
             self._waiting = deque(asked for asked in self._waiting if asked.approval_id != approval_id)
             return
@@ -100,7 +101,7 @@ class Approvals:
         self._release()
 
     def clear(self) -> None:
-        """The turn is over: no question is open any more."""
+        """Drop all questions when the turn ends."""
         self._waiting.clear()
         self._release()
 

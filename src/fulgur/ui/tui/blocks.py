@@ -1,4 +1,4 @@
-"""The rows of everything that is not streamed text: prompts, tool calls, guards, errors, tables."""
+"""The rows of everything but streamed text: prompts, tool calls, guards, errors, tables."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.theme import Row, Span, paint
 from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
 
-# Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
+# Calls whose output a person seldom needs: the model reads it, the screen shows only the title.
 QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit", "rewrite", "update_plan", "skill"})
-REWRITE = "rewrite"  # the call by which an edit model writes; its output streams as an answer does
+REWRITE = "rewrite"  # the call by which an edit model writes; its output streams like an answer
 _NOTHING = ("", "[no output]")
 _PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
-_NARROW = 24  # columns of a table's second column
-_CONFLICT_ROWS = 40  # of what a subagent's end shows
+_NARROW = 24  # columns of a table's second column below which values go under their names
+_CONFLICT_ROWS = 40  # of the diff that a subagent's end shows
 
 
 def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 0, meaning: str = "") -> list[Row]:
-    """Paragraphs folded at spaces, with something before the first row and an indent before the others."""
+    """Fold paragraphs at spaces, with `first` before the first row and an indent before the others."""
     rows: list[Row] = []
     lead: Sequence[Span] = first
     for line in shown(text).split("\n"):
@@ -33,18 +33,18 @@ def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 
 
 
 def prompt_rows(text: str, width: int) -> list[Row]:
-    """What the person said."""
+    """The person's prompt."""
     return wrapped(text, width, first=[("user", "› ")], indent=2, meaning="bold")
 
 
 def fits_one_row(title: str, width: int) -> bool:
-    """Whether the live area can show all of what is asked about."""
+    """Whether the live area can show the whole title of a question."""
     return "\n" not in title and cells(one_row(title)) <= width - 4
 
 
 def approval_rows(title: str, width: int) -> list[Row]:
-    """All of what is asked about, to the character: `⏎` begins a line, `…` goes on with one. No row ends in a space,
-    so that none can hide at the edge."""
+    """Show all of what a question is about, to the character: `⏎` begins a line, `…` continues one. No row ends in a
+    space, so that none can hide at the edge."""
     rows: list[Row] = []
     mark = "? "
     for line in exact(title).split("\n"):
@@ -61,12 +61,12 @@ def approval_rows(title: str, width: int) -> list[Row]:
 
 
 def note(text: str, width: int, *, mark: str = "·", meaning: str = "dim") -> list[Row]:
-    """A remark by the program itself."""
+    """A remark by the program."""
     return wrapped(text, width, first=[(meaning, f"{mark} ")], indent=2, meaning=meaning)
 
 
 def aside(text: str, width: int) -> list[Row]:
-    """Worth knowing, in one row: what it says first. /status has the rest."""
+    """A minor remark in one row: its first words. /status has the rest."""
     where = "  (/status)"
     room = width - 3 - len(where)
     short = one_row(text).partition(": ")[0]
@@ -83,12 +83,12 @@ def problem(message: str, hint: str, width: int, *, warning: bool = False) -> li
 
 
 def tool_rows(title: str, name: str, ok: bool, output: str, seconds: float, width: int) -> list[Row]:
-    """A finished call: its title, how it ended, and a few lines of what it said."""
+    """A finished call: its title, how it ended, and a few lines of its output."""
     mark: Span = ("good", "✓") if ok else ("bad", "✗")
     took = f"  {duration(seconds)}" if seconds >= 0.05 else ""
     head = shorten(one_row(title), width - 4 - len(took))
     rows = [paint([mark, ("", " "), ("", head), ("dim", took)])]
-    if (ok and name in QUIET_TOOLS) or name == REWRITE:  # a rewrite that was not applied is shown whole, below
+    if (ok and name in QUIET_TOOLS) or name == REWRITE:  # a rewrite that was not applied is shown in full below
         return rows
     lines = [line.rstrip() for line in shown(output).strip("\n").split("\n")] if output.strip() not in _NOTHING else []
     for line in _preview(lines):
@@ -104,7 +104,7 @@ def _preview(lines: list[str]) -> Iterable[str]:
 
 
 def table(pairs: Sequence[tuple[str, str]], width: int) -> list[Row]:
-    """Names and values in two columns; where that leaves little room, each value under its name."""
+    """Names and values in two columns; if that leaves too little room, each value under its name."""
     column = max((cells(name) for name, _ in pairs), default=0) + 2
     rows: list[Row] = []
     if width - column < _NARROW:
@@ -134,7 +134,7 @@ def task_text(task: TaskState) -> str:
 
 
 def task_rows(tasks: Sequence[TaskState], width: int) -> list[Row]:
-    """A whole list."""
+    """A whole task list."""
     return [paint([TASK_MARKS[task.state], ("", f" {shorten(task_text(task), width - 3)}")]) for task in tasks]
 
 
@@ -151,7 +151,7 @@ def plan_rows(steps: Sequence[PlanStep], width: int) -> list[Row]:
 
 
 def member_rows(done: MemberFinished, width: int) -> list[Row]:
-    """A subagent's end: who answered, what it said and changed, and what could not be merged."""
+    """A subagent's end: which models answered, what it said and changed, and what could not be merged."""
     ok = done.how == "done" and not done.conflicts and bool(done.paths or not done.left_out)
     who = f"answered by {', '.join(done.models)}" if done.models else "without a model"
     asked = "" if done.models in ((), (done.model,)) else f", asked for {done.model}"
@@ -169,7 +169,7 @@ def member_rows(done: MemberFinished, width: int) -> list[Row]:
 
 
 def costs(parts: Sequence[RouteCost]) -> str:
-    """What each model took of a turn."""
+    """What each model cost in a turn."""
     told = []
     for part in parts:
         price = f", ${part.cost:.4f}" if part.cost is not None else ""
@@ -179,7 +179,7 @@ def costs(parts: Sequence[RouteCost]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Format seconds for people."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -188,7 +188,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int) -> str:
-    """Token counts in few characters: 950, 12.4k, 131k."""
+    """Format a token count in few characters: 950, 12.4k, 131k."""
     if number < 1000:
         return str(number)
     return f"{number / 1000:.1f}k" if number < 100_000 else f"{number // 1000}k"

@@ -1,4 +1,4 @@
-"""Slash commands: one table; each calls one method of the agent and says what happened."""
+"""Slash commands: one table; each calls one method of the agent and reports what happened."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ _KEYS = [
 
 
 def command_choices(own: dict[str, NamedText]) -> list[Choice]:
-    """The rows of the menu after `/`; a person's own commands cannot take the names of others."""
+    """The rows of the menu after `/`; a person's own command cannot shadow a built-in one."""
     added = [
         Choice(name, text.head.get("description", str(text.path))) for name, text in own.items() if name not in COMMANDS
     ]
@@ -166,7 +166,7 @@ def command_choices(own: dict[str, NamedText]) -> list[Choice]:
 
 
 def argument_choices(tui: Tui, name: str) -> Sequence[Choice]:
-    """What can follow a command, as far as it is known without waiting."""
+    """The choices for a command's argument, as far as they are known without waiting."""
     match name:
         case "/fast":
             return [Choice("on"), Choice("off")]
@@ -186,12 +186,12 @@ def argument_choices(tui: Tui, name: str) -> Sequence[Choice]:
 
 
 def needs_nobody(text: str) -> bool:
-    """Whether a line can be carried out while no model answers: above all, choosing another one."""
+    """Whether a line works while no model answers: above all, choosing another one."""
     return text.split(" ", 1)[0] in _WITHOUT_AGENT
 
 
 async def run_without_agent(tui: Tui, text: str) -> None:
-    """The same commands, after the model of the settings could not be had."""
+    """Run such a command after the configured model could not be reached."""
     name, _, argument = text.strip().partition(" ")
     tui.transcript.add("prompt", prompt_rows(text, tui.screen.width))
     await _WITHOUT_AGENT[name](tui, argument.strip())
@@ -204,7 +204,7 @@ def is_turn(tui: Tui, text: str) -> bool:
 
 
 async def run_line(tui: Tui, agent: Agent, text: str) -> None:
-    """A line that begins with a slash is a command, one with an exclamation mark goes to the shell."""
+    """Run a line: a leading slash makes it a command, a leading exclamation mark goes to the shell."""
     if not text.startswith("!"):
         await run_command(tui, agent, text)
         return
@@ -217,7 +217,7 @@ async def run_line(tui: Tui, agent: Agent, text: str) -> None:
 
 
 async def run_command(tui: Tui, agent: Agent, text: str) -> None:
-    """Run one line that begins with a slash; what is wrong with it is shown, never raised."""
+    """Run one slash command; errors are shown, never raised."""
     name, _, argument = text.strip().partition(" ")
     try:
         if name not in COMMANDS and (own := tui.own_commands.get(name)):
@@ -226,7 +226,7 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
             agent.queue(prompt)
             return
         if name not in COMMANDS:
-            import difflib  # the first screen need not wait for it
+            import difflib  # keep it out of the first screen's start-up
 
             close = difflib.get_close_matches(name, [*COMMANDS, *tui.own_commands], n=2)
             meant = f"Did you mean {' or '.join(close)}? " if close else ""
@@ -236,6 +236,6 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
         command = COMMANDS[name]
         await command.run(tui, agent, text.strip() if command.is_turn else argument.strip())
     except FulgurError as error:
-        if is_turn(tui, text):  # it began none
+        if is_turn(tui, text):  # the turn that would show it never began
             tui.transcript.add("prompt", prompt_rows(text, tui.screen.width))
         tui.complain(error.message, error.hint or "")

@@ -21,7 +21,7 @@ class Choice:
 
 @dataclass
 class Menu:
-    """What can be put in place of the text from `start` to the cursor."""
+    """What can replace the text from `start` to the cursor."""
 
     start: int
     choices: Sequence[Choice]
@@ -36,13 +36,13 @@ class Menu:
         return self.choices[self.index]
 
     def window(self, height: int) -> tuple[int, Sequence[Choice]]:
-        """The rows around the chosen one, and the number of the first."""
+        """The number of the first visible row, and the rows around the chosen one."""
         first = max(0, min(self.index - height // 2, len(self.choices) - height))
         return first, self.choices[first : first + height]
 
 
 class Completer:
-    """Finds the menu for a draft. `commands` and `arguments` are given by the slash commands."""
+    """Finds the menu for a draft. `commands` and `arguments` come from the slash commands."""
 
     def __init__(
         self, files: FileIndex, commands: Sequence[Choice], arguments: Callable[[str], Sequence[Choice]]
@@ -59,7 +59,7 @@ class Completer:
             self.files.refresh()
             self.files.wait(0.03)
             found = self.files.search(match.group(1))
-            # A name typed to its end needs no menu.
+            # A fully typed name needs no menu.
             if found and found != [match.group(1)]:
                 return Menu(match.start(1) - 1, [Choice(f"@{path}") for path in found], "file")
         return None

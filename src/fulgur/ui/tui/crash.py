@@ -1,4 +1,4 @@
-"""What goes wrong in the program itself: said on the screen and written to a log; the screen and the draft live on."""
+"""Bugs of the program itself: shown on the screen and logged; the screen and the draft survive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def log_crash(error: BaseException, log: Path) -> str:
-    """Append the traceback to the log; where it happened, in one line."""
+    """Append the traceback to the log; return the error and its place in one line."""
     with suppress(OSError), log.open("a", encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
     frames = traceback.extract_tb(error.__traceback__)
@@ -19,7 +19,7 @@ def log_crash(error: BaseException, log: Path) -> str:
 
 
 class CapturedStderr(io.TextIOBase):
-    """Whatever a library prints to stderr becomes a remark instead of rubbish over the live area."""
+    """Turns what a library prints to stderr into remarks, so that it does not garble the live area."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

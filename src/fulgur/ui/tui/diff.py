@@ -13,9 +13,9 @@ _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)")
 
 
 def diff_rows(diff: str, *, limit: int | None = None, names: bool = False) -> list[Row]:
-    """The rows of a unified diff over one or more files; with `limit`, the rest is counted in the last row.
+    """The rows of a unified diff over one or more files; with `limit`, the last row counts the rest.
 
-    `names`: each file begins with a row that names it.
+    With `names`, each file begins with a row that names it.
     """
     rows = list(_rows(diff, names))
     if limit is not None and len(rows) > limit + 1:
@@ -36,7 +36,7 @@ def file_header(path: str, kind: str, added: int, removed: int) -> Row:
 
 
 def _rows(diff: str, names: bool) -> Iterator[Row]:
-    """How many lines a hunk has is what its header says: a line of a file cannot pass for the header of another."""
+    """Count a hunk's lines by its header, so that no line of a file passes for another file's header."""
     old = new = old_left = new_left = 0
     old_path = path = ""
     highlighter = Highlighter("")

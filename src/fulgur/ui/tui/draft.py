@@ -17,12 +17,12 @@ from fulgur.ui.tui.complete import Completer, Menu
 
 
 class PrivateHistory(FileHistory):
-    """What was typed, readable by its owner alone; a disk that cannot be written costs the history, not the prompt."""
+    """What was typed, readable only by its owner; a disk that cannot be written costs the history, not the prompt."""
 
     def store_string(self, string: str) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(self.filename, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.fchmod(descriptor, 0o600)  # it may be older than this rule
+            os.fchmod(descriptor, 0o600)  # older files may have other modes
             os.close(descriptor)
             super().store_string(string)
 
@@ -34,7 +34,7 @@ class PrivateHistory(FileHistory):
 
 
 class Draft:
-    """A draft is never thrown away: whatever takes it from the screen puts it into the history or hands it on."""
+    """A draft is never thrown away: whatever takes it off the screen stores it in the history or hands it on."""
 
     def __init__(self, history: Path, completer: Completer) -> None:
         self._history = PrivateHistory(str(history))
@@ -50,26 +50,24 @@ class Draft:
         return self.buffer.text
 
     def take(self) -> str:
-        """Empty the input and hand its text over."""
+        """Empty the input and return its text."""
         text = whole_text(self.text)
         self.buffer.reset()
         self.menu = None
         return text
 
     def give(self, text: str) -> None:
-        """Put text into the input, the cursor at its end."""
+        """Put text into the input, with the cursor at its end."""
         self.buffer.set_document(Document(text, len(text)))
         self.menu = None
 
     def put_back(self, text: str) -> None:
-        """Text that was taken before what is typed now."""
+        """Put text that was taken earlier back before what is typed now."""
         self.give(f"{text}\n{self.text}" if self.text else text)
 
     def send(self) -> str:
-        """Empty the input, remember its text in the history and hand it over."""
-        if (
-            whole := whole_text(self.text)
-        ) != self.text:  # bytes that are no UTF-8 were pasted, or it is not the locale
+        """Empty the input, add its text to the history and return it."""
+        if (whole := whole_text(self.text)) != self.text:  # pasted bytes were not UTF-8, or the locale is not
             self.give(whole)
         text = self.text.strip()
         self.buffer.reset(append_to_history=True)
@@ -77,13 +75,13 @@ class Draft:
         return text
 
     def save(self) -> None:
-        """At the end: an unsent draft is one Up away next time."""
+        """Save an unsent draft on exit: it is one Up away next time."""
         if self.text.strip():
             self._history.store_string(whole_text(self.text))
 
     def accept(self, takes_argument: bool, *, and_run: bool) -> bool:
-        """Put the chosen row of the menu in place; true when Enter may send the draft: a whole command, or
-        a file named to its end."""
+        """Insert the chosen row of the menu; True if Enter may send the draft: a whole command, or a fully typed file
+        name."""
         menu = self.menu
         if menu is None:
             return True

@@ -1,4 +1,4 @@
-"""The files of the project, for `@file`: listed once in the background, searched at every key."""
+"""The files of the project, for `@file`: listed in the background, searched at every key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FileIndex:
         self._thread: threading.Thread | None = None
 
     def refresh(self) -> None:
-        """List again in the background when the list is old."""
+        """List again in the background if the list is old."""
         if (self._thread and self._thread.is_alive()) or time.monotonic() - self._listed < _STALE_SECONDS:
             return
         self._listed = time.monotonic()
@@ -32,12 +32,13 @@ class FileIndex:
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Give a listing that just began a moment to end, so that the first `@` is not answered with nothing."""
+        """Give a listing that has just begun a moment to finish, so that the first `@` finds something."""
         if self._thread and not self.paths:
             self._thread.join(seconds)
 
     def search(self, query: str, limit: int = 50) -> list[str]:
-        """Best matches first: the file's own name, then a part of the path, then the letters in this order."""
+        """Best matches first: by the start of the file's own name, then by a part of the path, then by the letters in
+        order."""
         query = query.lower()
         if not query:
             return sorted(self.paths, key=lambda path: (path.count("/"), path))[:limit]
@@ -53,7 +54,7 @@ class FileIndex:
         return [*sorted(named, key=len), *sorted(inside, key=len), *spread][:limit]
 
     def _list(self) -> None:
-        """By ourselves, without git: a repository's configuration may name programs that git would run."""
+        """List without git: a repository's configuration may name programs that git would run."""
         found = walk(self.workspace, limit=_LIMIT)
         self.paths = [shown(os.path.relpath(entry.path, self.workspace)) for entry in found]
 

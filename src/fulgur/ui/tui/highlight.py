@@ -1,4 +1,4 @@
-"""Colours for code, one line at a time, so that a line is coloured before the block has ended."""
+"""Colours for code, line by line, so that a line is coloured before its block has ended."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _QUOTES = re.compile(r"'''|\"\"\"")
 
 
 class Highlighter:
-    """Colours the lines of one block. Pygments sees single lines, so the strings that span lines are followed here."""
+    """Colours the lines of one block. Pygments sees single lines, so multi-line strings are tracked here."""
 
     def __init__(self, language: str) -> None:
         self._lexer = _lexer(language)
         self._python = language.lower() in ("python", "py", "python3")
-        self._open: str | None = None  # the quote of a string that goes on from the line before
+        self._open: str | None = None  # the quote of a string that continues from the line before
 
     def line(self, text: str, *, closed: bool = True) -> list[Span]:
-        """Spans of one line; `closed=False` peeks at a line that is still growing."""
+        """The spans of one line; `closed=False` peeks at a line that is still growing."""
         before = self._open
         after = _follow(text, before) if self._python else None
         if closed:
@@ -93,7 +93,7 @@ def _lexer(language: str) -> Any:
 
 
 def language_of(path: str) -> str:
-    """The language of a file by its name, as Pygments calls it; empty when it is not known."""
+    """Pygments' name for the language of a file, by its suffix; empty if unknown."""
     return _BY_SUFFIX.get(path.rsplit(".", 1)[-1].lower(), "") if "." in path else ""
 
 
@@ -130,5 +130,5 @@ _BY_SUFFIX = {
 
 
 def warm() -> None:
-    """Load the lexer used most, so that the first code block does not wait for it."""
+    """Load the most used lexer, so that the first code block does not wait for it."""
     Highlighter("python").line("x = 1")

@@ -1,8 +1,8 @@
 """The marks inside a line of Markdown: strong, emphasis, code, links, escapes.
 
-A mark is taken for one only when its partner comes within `LOOK` characters; else it is shown as it stands, so a lone
-`*` or `` ` `` is never swallowed. While a line streams, a mark whose partner may still come is unsettled, and rows are
-closed only before it: how the text was cut into pieces changes nothing.
+A mark counts only if its partner comes within `LOOK` characters; otherwise it is shown literally, so a lone `*` or
+`` ` `` is never swallowed. While a line streams, a mark whose partner may still come is unsettled, and rows are closed
+only before it. So the result does not depend on how the text was cut into pieces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from fulgur.ui.tui.theme import Span
 
-LOOK = 240  # how far the partner of a mark may be
+LOOK = 240  # how far away the partner of a mark may be
 Marks = tuple[str, ...]  # open ones, outermost first
 _PLAIN = re.compile(r"[^\\`*_\[\]]+")
 _LINK = re.compile(r"[^\]\n]+\]\([^()\s]+\)")
@@ -21,7 +21,7 @@ _MEANING = {"**": "strong", "*": "italic", "_": "italic", "[": "link", "`": "cod
 
 
 class Inline:
-    """One line, or what is left of one: the characters shown, what they mean, and where each stands in the raw line."""
+    """One line, or the rest of one: the characters shown, what they mean, and where each is in the raw line."""
 
     def __init__(self, line: str, marks: Marks = (), *, final: bool, meaning: str = "") -> None:
         self.text = ""
@@ -29,7 +29,7 @@ class Inline:
         self.settled: int | None = None  # characters of `text` that more input cannot change; None: all
         self._line, self._marks, self._final, self._meaning = line, marks, final, meaning
         self._at = 0
-        self._ends: list[tuple[int, int, Marks]] = [(0, 0, marks)]  # of each piece: shown, raw, open marks
+        self._ends: list[tuple[int, int, Marks]] = [(0, 0, marks)]  # per piece: shown end, raw end, open marks
         while self._at < len(line):
             self._step()
 
@@ -43,10 +43,10 @@ class Inline:
         return spans
 
     def cut(self, end: int) -> tuple[int, Marks]:
-        """Where the raw line goes on after `end` characters, and the marks that are open there."""
+        """Where the raw line continues after `end` shown characters, and the marks open there."""
         at, marks = 0, self._ends[0][2]
         for shown, raw, open_after in self._ends:
-            if shown > end:  # inside a piece: as long raw as shown
+            if shown > end:  # inside a piece, raw and shown text are equally long
                 return raw - (shown - end), open_after
             at, marks = raw, open_after
         return at, marks
@@ -88,7 +88,7 @@ class Inline:
             self.settled = len(self.text)
 
     def _run(self) -> str:
-        """The same character, as often as it stands here; it may still grow at the end of the input."""
+        """The run of the same character here; it may still grow at the end of the input."""
         line, at = self._line, self._at
         end = at
         while end < len(line) and line[end] == line[at]:
@@ -154,10 +154,10 @@ class Inline:
             self._show("[")
 
     def _target(self) -> None:
-        """`](address)` after a link's words: the address is always shown, so that no words hide where they lead."""
+        """Handle `](address)` after a link's words: always show the address, so that no link hides where it leads."""
         if "[" in self._marks and (target := re.match(r"\](\([^()\s]+\))", self._line[self._at :])):
             self._marks = self._marks[: self._marks.index("[")]
-            self._line = f"{self._line[: self._at]} {self._line[self._at + 1 :]}"  # a space for the bracket
+            self._line = f"{self._line[: self._at]} {self._line[self._at + 1 :]}"  # a space instead of the bracket
             self._show(f" {target.group(1)}", "dim")
         else:
             self._show("]")

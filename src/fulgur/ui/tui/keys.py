@@ -13,13 +13,13 @@ from prompt_toolkit.search import accept_search
 if TYPE_CHECKING:
     from fulgur.ui.tui.app import Tui
 
-# Shift-Enter, in the two ways terminals send it when they are set up to.
+# Shift-Enter, in the two ways that terminals send it when configured to.
 for _sequence in ("\x1b[13;2u", "\x1b[27;2;13~"):
     ANSI_SEQUENCES[_sequence] = (Keys.Escape, Keys.ControlM)
 
 
 def key_bindings(tui: Tui) -> KeyBindings:
-    """The bindings of one screen."""
+    """Build the bindings of one screen."""
     keys = KeyBindings()
     menu_open = Condition(lambda: tui.draft.menu is not None)
     asked = Condition(lambda: tui.approvals.wants_key)
@@ -37,7 +37,7 @@ def key_bindings(tui: Tui) -> KeyBindings:
     @keys.add("enter", filter=is_searching)
     def _(event: KeyPressEvent) -> None:
         accept_search()
-        tui.draft.buffer.cursor_position = len(tui.draft.text)  # to go on writing, not where the word was found
+        tui.draft.buffer.cursor_position = len(tui.draft.text)  # to go on writing, not where the match is
 
     @keys.add("c-j")
     @keys.add("escape", "enter")

@@ -44,7 +44,7 @@ def always_covers(asked: ApprovalAsked) -> str:
 
 
 def style() -> Style:
-    """The live area's styles; attributes only, without colours, when none are wanted."""
+    """The live area's styles; only attributes if colours are not wanted."""
     if colours_wanted():
         return Style.from_dict(LIVE)
     plain = {name: " ".join(w for w in value.split() if w in ("bold", "dim")) for name, value in LIVE.items()}
@@ -68,7 +68,7 @@ class LiveArea:
         )
 
     def layout(self) -> Layout:
-        """From top to bottom, everything that is not committed yet."""
+        """Everything that is not committed yet, from top to bottom."""
         rows = [
             self._part(self._tail, wrap=True),
             Window(height=1, dont_extend_height=True),
@@ -91,7 +91,7 @@ class LiveArea:
         return ConditionalContainer(window, Condition(lambda: bool(draw())))
 
     def _control(self, draw: Draw) -> FormattedTextControl:
-        """The only way into the live area: whatever is drawn, no character of it is hidden or moves the cursor."""
+        """The only way into the live area: no drawn character can hide or move the cursor."""
         return FormattedTextControl(lambda: [(part[0], shown(part[1])) for part in draw()])
 
     def _input_height(self) -> Dimension:
@@ -120,7 +120,7 @@ class LiveArea:
         return to_formatted_text(ANSI(tail)) if tail else []
 
     def _tasks(self) -> StyleAndTextTuples:
-        """The list that runs: what is at work and what comes next, as far as there is room."""
+        """The running task list: what is under way and what comes next, as far as there is room."""
         told = self._tui.transcript.tasks
         if told is None:
             return []
@@ -135,7 +135,7 @@ class LiveArea:
         return rows
 
     def _plan(self) -> StyleAndTextTuples:
-        """The model's plan: while it works, the steps around the one it is at; at rest, how far it is."""
+        """The model's plan: while it works, the steps around the current one; otherwise how far it has come."""
         steps = self._tui.transcript.plan
         if not steps:
             return []
@@ -154,7 +154,7 @@ class LiveArea:
         return [*rows, ("class:dim", f"\n  and {left} more")] if left > 0 else rows
 
     def _members(self) -> StyleAndTextTuples:
-        """A row for each subagent: its name, its model and what it does now."""
+        """One row per subagent: its name, its model and what it does now."""
         rows: StyleAndTextTuples = []
         width = self._tui.screen.width - 1
         members = self._tui.transcript.members
@@ -170,7 +170,7 @@ class LiveArea:
         rows: StyleAndTextTuples = []
         asked = self._tui.approvals.current
         waiting = asked.call_id if asked else ""  # the question says more than the call's own row
-        # Subagents have rows of their own.
+        # Subagents have separate rows.
         running = [
             tool
             for call_id, tool in self._tui.transcript.tools.items()
@@ -188,7 +188,7 @@ class LiveArea:
         return rows
 
     def _waiting(self) -> StyleAndTextTuples:
-        """Prompts that are on their way to the agent, and those queued for after the turn."""
+        """Prompts on their way to the agent, and those queued for after the turn."""
         width = self._tui.screen.width - 1
         prompts = [("class:user", "› ", text) for text in self._tui.outbox.pending]
         queued = [self._tui.expanded.get(text, text) for text in self._tui.outbox.queued]
@@ -219,7 +219,7 @@ class LiveArea:
         ]
         if asked.outside:
             rows.append(("class:bad", "\n  outside the sandbox"))
-        # The row above says the first words of most reasons.
+        # The row above already says the first words of most reasons.
         reason = re.sub(r"^outside the sandbox(; )?", "", asked.reason) if asked.outside else asked.reason
         if reason:
             line = shorten(one_row(reason), 3 * width - 12)
@@ -242,7 +242,7 @@ class LiveArea:
         return rows
 
     def _hunk(self) -> StyleAndTextTuples:
-        """One hunk of the edit that is asked about; all of it is above."""
+        """One hunk of the edit in question; the whole edit is above."""
         choice = self._tui.approvals.choice
         assert choice is not None
         most = max(self._tui.screen.frames.get_size().rows // 2, 6)
@@ -259,7 +259,7 @@ class LiveArea:
         return [*rows, *self._keys(("y", "take it"), ("n", "leave it out"), *rest)]
 
     def _keys(self, *keys: tuple[str, str]) -> StyleAndTextTuples:
-        """What each key does, from a new row on; none is broken at the edge."""
+        """What each key does, starting on a new row; no entry is broken at the edge."""
         rows: StyleAndTextTuples = []
         left = 0
         for key, what in keys:
@@ -275,7 +275,7 @@ class LiveArea:
         return rows
 
     def _working(self) -> StyleAndTextTuples:
-        """One row above the input: what goes on and which keys do what, or a remark; empty when idle."""
+        """One row above the input: what goes on and what the keys do, or a notice; empty when idle."""
         tui = self._tui
         if tui.notice:
             return [("class:warn", shorten(f"  {tui.notice}", tui.screen.width - 1))]

@@ -1,4 +1,4 @@
-"""Opening the agent after the first prompt is on screen: what it imports is loaded in a thread, so no key waits."""
+"""Opens the agent after the first prompt is on screen: its imports load in a thread, so no key waits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Opener = Callable[[Settings, str | None], Awaitable["Agent"]]
 
 
 async def open_agent(settings: Settings, session: str | None) -> Agent:
-    """The agent of a new or a stored session."""
+    """Open the agent of a new or a stored session."""
     module = await asyncio.to_thread(importlib.import_module, "fulgur.agent.agent")
     agent: Agent = await module.Agent.open(settings, session=session)
     await asyncio.to_thread(highlight.warm)
-    # What was imported lives as long as the program; a full collection that walked it would hold a key up.
+    # Imported objects live as long as the program; freeze them, or a full collection over them would delay a key.
     gc.freeze()
     return agent

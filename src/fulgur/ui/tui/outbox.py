@@ -1,4 +1,4 @@
-"""Prompts between the Enter key and the agent: shown until the agent takes them up, given back if it cannot."""
+"""Prompts between the Enter key and the agent: shown until the agent takes them, given back if it cannot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["submit", "steer", "queue", "command"]
 
 
 class Outbox:
-    """`pending`: sent, or waiting for the agent to open. `queued`: the agent keeps them for turns of their own."""
+    """`pending`: sent, or waiting for the agent to open. `queued`: kept by the agent for later turns."""
 
     def __init__(self, run_command: Callable[[Agent, str], None]) -> None:
         self._run_command = run_command
@@ -21,7 +21,7 @@ class Outbox:
         self._early: list[tuple[Kind, str]] = []
 
     def send(self, agent: Agent | None, kind: Kind, text: str) -> None:
-        """Hand a prompt to the agent, or keep it until there is one."""
+        """Pass a prompt to the agent, or keep it until there is one."""
         if agent is None:
             self._early.append((kind, text))
         if agent is None or kind in ("submit", "steer"):
@@ -30,7 +30,7 @@ class Outbox:
             self._call(agent, kind, text)
 
     def send_early(self, agent: Agent) -> None:
-        """The agent is there: what waited for it goes out, in order."""
+        """Send what waited for the agent, in order, now that it is open."""
         early, self._early = self._early, []
         for kind, text in early:
             if kind not in ("submit", "steer"):
@@ -38,19 +38,19 @@ class Outbox:
             self._call(agent, kind, text)
 
     def taken(self, text: str) -> None:
-        """The agent has begun with it."""
+        """Remove a prompt that the agent has begun with."""
         if text in self.pending:
             self.pending.remove(text)
 
     def are_queued(self, prompts: tuple[str, ...]) -> None:
-        """What the agent keeps for later now; some may have been sent as new directions just when the turn ended."""
+        """Update what the agent has queued; some may be steers that arrived just when the turn ended."""
         for text in set(prompts):
             if prompts.count(text) > self.queued.count(text):
                 self.taken(text)
         self.queued = prompts
 
     def take_back(self) -> list[str]:
-        """What the agent never took up."""
+        """Return what the agent never took up."""
         texts, self.pending, self._early = self.pending, [], []
         return texts
 

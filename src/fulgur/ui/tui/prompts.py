@@ -8,7 +8,7 @@ from fulgur.config.named import NamedText, filled, named_texts
 from fulgur.config.settings import Settings
 from fulgur.errors import UsageError
 
-# Long lines: a prompt is folded by the screen that shows it.
+# The lines are long because the screen that shows a prompt folds it.
 _INIT = """Write an AGENTS.md for this project: what a coding agent needs to know before it changes anything here.
 Look first: the README, the build and test configuration, the layout of the source, the CI.
 At most 60 lines: what the project is in two sentences; a map of the folders that matter; the exact commands to build, \
@@ -29,7 +29,7 @@ def init_prompt() -> str:
 
 
 def review_prompt(argument: str) -> str:
-    """Of the working tree, of a commit, or of what this branch has over another."""
+    """Review the working tree, a commit, or what this branch adds to another."""
     if not argument:
         what, how = "the uncommitted changes of this repository", "`git diff HEAD` and untracked files"
     elif match := re.fullmatch(r"(?:branch|against)\s+(\S+)", argument):
@@ -48,7 +48,7 @@ def _checked(revision: str) -> str:
 
 
 def own_commands(settings: Settings) -> dict[str, NamedText]:
-    """`/NAME` for each file in `commands`."""
+    """A command `/NAME` for each file in `commands`."""
     return {f"/{text.name}": text for text in named_texts(settings, "commands")}
 
 

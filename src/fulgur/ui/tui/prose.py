@@ -1,4 +1,4 @@
-"""Streamed Markdown as terminal rows: a row is closed as soon as nothing that follows can change it."""
+"""Streamed Markdown as terminal rows: a row is closed as soon as no later text can change it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BULLET = re.compile(r"^(\s*)([-*+]|\d{1,3}[.)])( +)(\[[ xX]\] +)?")
 _QUOTE = re.compile(r"^ {0,3}(> ?)+")
 _RULE = re.compile(r"^ {0,3}([-*_])( *\1){2,} *$")
 _CODE_ROWS = 3  # a code line longer than this many rows is cut before it ends
-_TABLE_LINES = 200  # longer ones are shown as they were written, and not kept back
+_TABLE_LINES = 200  # longer tables are shown as written, without waiting for their end
 _TABLE_TAIL = 4  # lines of a growing table that the live area shows
 
 
 @dataclass(frozen=True)
 class _Block:
-    """What a line begins with: raw characters of it, what is shown for them, and what the rows below begin with."""
+    """How a line begins: how many raw characters, what is shown for them, and what the rows below begin with."""
 
     raw: int = 0
     first: tuple[Span, ...] = ()
@@ -33,7 +33,7 @@ class _Block:
 
 
 class Prose:
-    """Feed text, get closed rows; `tail` is what is still growing."""
+    """Feed text and get closed rows; `tail` is the part that still grows."""
 
     def __init__(self, width: int, meaning: str = "") -> None:
         self.width = max(width, 10)
@@ -41,12 +41,12 @@ class Prose:
         self._fence = ""
         self._code: Highlighter | None = None
         self._table: list[str] = []
-        self._line = ""  # what is not closed of the current line
-        self._block: _Block | None = None  # of that line, once a row of it is closed
-        self._marks: Marks = ()  # open where `_line` begins
+        self._line = ""  # the part of the current line that is not closed
+        self._block: _Block | None = None  # that line's block, once a row of it is closed
+        self._marks: Marks = ()  # those open where `_line` begins
 
     def feed(self, text: str) -> list[Row]:
-        """Rows that are closed now, painted."""
+        """Add text; return the rows that are closed now, painted."""
         rows: list[Row] = []
         *lines, rest = shown(text).split("\n")
         for line in lines:
@@ -58,13 +58,13 @@ class Prose:
         return rows
 
     def finish(self) -> list[Row]:
-        """Close what is under way, if there is anything."""
+        """Close the current line and table, if any."""
         rows = self._close_line() if self._line.strip() else []
         return rows + self._close_table()
 
     @property
     def tail(self) -> str:
-        """What is growing, painted."""
+        """The part that still grows, painted."""
         held = [paint([("dim", line)]) for line in self._table[-_TABLE_TAIL:]]
         if self._code is not None and self._line and not _FENCE.match(self._line):
             held.append(paint(self._code.line(self._line, closed=False)))
@@ -111,7 +111,7 @@ class Prose:
         return rows + self._last_rows()
 
     def _last_rows(self) -> list[Row]:
-        """The rest of a line that has ended."""
+        """Close the rest of a line that has ended."""
         rows: list[Row] = []
         self._line = self._line.rstrip(" ")
         while row := self._full_row(final=True):
@@ -137,7 +137,7 @@ class Prose:
     # ---- rows -------------------------------------------------------------------------------------------------
 
     def _full_row(self, *, final: bool) -> Row | None:
-        """Take the first row off the line, when what follows it cannot change it any more."""
+        """Take the first row off the line, once later text can no longer change it."""
         _, inline, block = self._spans(self._line, final=final)
         lead = block.first if self._block is None else block.below
         certain = inline.text if inline.settled is None else inline.text[: inline.settled]
@@ -151,7 +151,8 @@ class Prose:
         return row
 
     def _spans(self, line: str, *, final: bool = False) -> tuple[list[Span], Inline, _Block]:
-        """A line, or what is left of one, as one row. Of a very long one only what its next row can depend on."""
+        """Parse a line, or the rest of one, as one row. Of a very long line, parse only what its next row can depend
+        on."""
         block = self._block or _block(line, self._meaning)
         begun = self._block is not None
         rest = line if begun else line[block.raw :]

@@ -1,7 +1,7 @@
-"""The terminal as two parts: rows committed once, which belong to its scrollback, and a live area below them.
+"""The terminal in two parts: rows that are committed once to its scrollback, and a live area below them.
 
-Every frame is one write: erase the live area, print the closed rows, draw the live area again. Nothing above the
-live area is ever redrawn, so selecting, copying, searching and scrolling are the terminal's own.
+Every frame is one write: erase the live area, print the closed rows, draw the live area again. Nothing above the live
+area is ever redrawn, so selecting, copying, searching and scrolling are the terminal's own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fulgur.ui.tui.wrap import cells
 
 FRAME_SECONDS = 1 / 30
 KEPT_ROWS = 1000  # for Ctrl-L
-_NOTICE_SECONDS = 0.4  # a terminal may tell of its new size this late (tmux waits for a quarter of a second)
+_NOTICE_SECONDS = 0.4  # a terminal may report its new size this late (tmux waits for a quarter of a second)
 
 
 class FrameOutput(Vt100_Output):
-    """Holds what is written until the frame is whole, then hands it to the terminal in one synchronised write."""
+    """Buffers output until the frame is complete, then sends it to the terminal in one synchronised write."""
 
     _held = 0
     _paste_wanted = False
@@ -36,7 +36,7 @@ class FrameOutput(Vt100_Output):
 
     @contextmanager
     def frame(self) -> Iterator[None]:
-        """Everything written inside appears at once; terminals without mode 2026 still get a single write."""
+        """Show everything written inside at once; terminals without mode 2026 still get a single write."""
         self._held += 1
         if self._held == 1:
             self.write_raw("\x1b[?2026h")
@@ -55,10 +55,10 @@ class FrameOutput(Vt100_Output):
             super().flush()
 
     def erase_down(self) -> None:
-        # tmux moves the screen into its history when it is erased from the very first cell: begin one cell later.
+        # tmux moves the screen into its history if it is erased from the very first cell, so begin one cell later.
         self.write_raw("\x1b[K\x1b[C\x1b[J\x1b[D")
 
-    # The renderer switches bracketed paste off and on around every erase: send only what really changes.
+    # The renderer toggles bracketed paste around every erase: send only real changes.
     def enable_bracketed_paste(self) -> None:
         self._paste_wanted = True
 
@@ -80,22 +80,23 @@ def _terminal_size() -> Size:
 
 
 class Screen(Application[int]):
-    """The application: prompt_toolkit's layout as the live area; `before_frame` gives the rows to print above it."""
+    """The application, with prompt_toolkit's layout as the live area; `before_frame` returns the rows to print above
+    it."""
 
     def __init__(self, **options: Any) -> None:
-        # Asking the terminal where the cursor is costs a round trip for each frame, and nothing here needs it.
+        # Asking the terminal for the cursor position costs a round trip per frame, and nothing here needs it.
         self.frames = FrameOutput(sys.stdout, _terminal_size, term=os.environ.get("TERM"), enable_cpr=False)
         super().__init__(
             full_screen=False, output=self.frames, max_render_postpone_time=None, erase_when_done=True, **options
         )
-        self.ttimeoutlen = self.timeoutlen = 0.05  # how long Esc waits to be the start of something longer
+        self.ttimeoutlen = self.timeoutlen = 0.05  # how long Esc waits for the rest of a sequence
         self.before_frame: Callable[[], Sequence[Row]] = list
         self._kept: deque[Row] = deque(maxlen=KEPT_ROWS)
         self._frame_due = False
         self._last_frame = 0.0
         self._drawn_width = 0
         self._last_drawn = 0.0
-        # xterm cuts rows when it gets narrower; the others fold them.
+        # xterm cuts rows off when it gets narrower; other terminals fold them.
         self._folds = "XTERM_VERSION" not in os.environ or "TMUX" in os.environ
 
     @property
@@ -111,7 +112,7 @@ class Screen(Application[int]):
         self.loop.call_later(max(wait, 0.0), self.draw_frame)
 
     def draw_frame(self) -> None:
-        """One frame, now."""
+        """Draw one frame now."""
         self._frame_due = False
         if self.loop is None or not self.is_running:
             return
@@ -125,7 +126,7 @@ class Screen(Application[int]):
             self._redraw()
 
     def flush_rows(self) -> None:
-        """Print what still waits; for the end, when the live area is gone."""
+        """Print the rows still waiting, at the end, when the live area is gone."""
         with self.frames.frame():
             self._print(self.before_frame())
 
@@ -139,16 +140,16 @@ class Screen(Application[int]):
             self._redraw()
 
     def forget(self) -> None:
-        """Clear the terminal, with nothing to print again."""
+        """Clear the terminal and the rows kept for Ctrl-L."""
         self._kept.clear()
         self.redraw_all()
 
     def copy(self, text: str) -> None:
-        """Hand text to the terminal's clipboard (OSC 52)."""
+        """Put text into the terminal's clipboard (OSC 52)."""
         self._tell_terminal(f"52;c;{base64.b64encode(text.encode()).decode()}")
 
     def notify(self, how: str, text: str) -> None:
-        """Tell of something while the person looks elsewhere; `text` is always our own words."""
+        """Notify a person who looks elsewhere; `text` is always our own words."""
         if how == "bell":
             self._write_beside("\a")
         elif how in ("osc9", "osc777"):
@@ -156,7 +157,7 @@ class Screen(Application[int]):
 
     def _tell_terminal(self, command: str) -> None:
         sequence = f"\x1b]{command}\x07"
-        if "TMUX" in os.environ:  # tmux hands on to the terminal around it only what is wrapped so
+        if "TMUX" in os.environ:  # tmux passes only wrapped sequences to the terminal around it
             sequence += "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
         self._write_beside(sequence)
 
@@ -170,7 +171,7 @@ class Screen(Application[int]):
             self.frames.write_raw("".join(f"{row}\r\n" for row in rows))
 
     def _shrinks(self) -> bool:
-        """The renderer never makes its area smaller by itself."""
+        """Whether the live area is about to shrink, which the renderer never does by itself."""
         last = self.renderer.last_rendered_screen
         if last is None:
             return False
@@ -182,27 +183,27 @@ class Screen(Application[int]):
         self.request_frame()
 
     def _redraw(self, render_as_done: bool = False) -> None:
-        # A frame or a key may be handled before the signal that says that the size has changed.
+        # A frame or a key may be handled before the signal that reports a new size.
         with self.frames.frame():
             self._follow_size()
             super()._redraw(render_as_done)
         self._last_drawn = time.monotonic()
 
     def _follow_size(self) -> None:
-        """After a change of the width: erase the live area where the terminal has moved it to."""
+        """After a change of width, erase the live area where the terminal has moved it to."""
         width = self.width
         if self._drawn_width not in (0, width):
             folded = self._rows_folded()
             self.frames.cursor_up(folded)
             self.renderer.erase(leave_alternate_screen=False)
             if folded and time.monotonic() - self._last_drawn < _NOTICE_SECONDS:
-                # It may have been drawn when the terminal was narrow already: then nothing was folded, and rows above
+                # The area may have been drawn after the terminal got narrow: then nothing was folded, and rows above
                 # the live area were erased. A row shown twice is better than one lost.
                 self.frames.write_raw("".join(f"{row}\r\n" for row in list(self._kept)[-folded:]))
         self._drawn_width = width
 
     def _rows_folded(self) -> int:
-        """Rows that a narrower terminal has added above the cursor by folding long ones."""
+        """The rows that a narrower terminal has added above the cursor by folding long ones."""
         last, width = self.renderer.last_rendered_screen, max(self.width, 1)
         if last is None or not self._folds:
             return 0

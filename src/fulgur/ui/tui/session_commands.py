@@ -1,4 +1,4 @@
-"""Slash commands about the session: its changes, its copies, going back, and taking it elsewhere."""
+"""Slash commands about the session: its changes, its copies, rewinding, and exporting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.theme import paint
 from fulgur.workspace import folders
 
-_JOB_ROWS = 40  # of what a command in the background has said
+_JOB_ROWS = 40  # of a background command's output
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
@@ -120,7 +120,7 @@ async def rewind(tui: Tui, agent: Agent, argument: str) -> None:
 
 async def fork(tui: Tui, agent: Agent, argument: str) -> None:
     before = agent.status().session_id
-    tui.replays = False  # the screen shows it already
+    tui.replays = False  # the screen already shows it
     try:
         copy = await agent.fork()
     except FulgurError:

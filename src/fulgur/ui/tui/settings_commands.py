@@ -1,4 +1,4 @@
-"""Slash commands about who answers and what it may do."""
+"""Slash commands about the model that answers and what it may do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def model(tui: Tui, agent: Agent, argument: str) -> None:
 
 
 async def another_model(tui: Tui, argument: str) -> None:
-    """`/model` when the model of the settings cannot be had: there is no agent to ask."""
+    """Handle `/model` when the configured model cannot be reached, so that there is no agent."""
     from fulgur.agent.route.offers import offers
 
     if not argument:
@@ -38,7 +38,7 @@ async def another_model(tui: Tui, argument: str) -> None:
         return
     provider, name = tui.settings.split_model(argument)
     if provider is None and name in {f"fulgur-{folder.name.lower()}" for folder in embedded_models()}:
-        provider = "local"  # the chosen provider does not answer, so it is not one of its models
+        provider = "local"  # the chosen provider does not answer, so the name is not one of its models
     tui.settings = tui.settings.with_changes(model=name, provider=provider)
     tui.open()
 
@@ -63,7 +63,7 @@ def _list_offers(tui: Tui, found: list[ModelOffer], asked: str) -> None:
 
 
 def about(offer: ModelOffer) -> str:
-    """What is known of a model, in one row."""
+    """Describe a model in one row."""
     parts = [f"{count(offer.context)} context"] if offer.context else []
     if offer.tokens_per_second:
         parts.append(f"{offer.tokens_per_second:,.0f} tok/s here")

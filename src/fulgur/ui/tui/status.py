@@ -1,4 +1,4 @@
-"""The status line: the model that really answers, its speed while it speaks, the context and the cost."""
+"""The status line: the model that really answers, its speed while it writes, the context and the cost."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fulgur.protocol.agent import UsageReported
 from fulgur.ui.tui.blocks import count, duration
 from fulgur.ui.tui.wrap import cells
 
-_LONG_DELTA = 12  # characters; a provider whose deltas are longer sends several tokens in one
+_LONG_DELTA = 12  # characters; a provider with longer deltas sends several tokens in one
 _CHARACTERS_PER_TOKEN = 4
-_SETTLE_SECONDS = 0.15  # no rate is shown before there is enough to divide by
+_SETTLE_SECONDS = 0.15  # below this a rate would be noise
 
 Fragment = tuple[str, str]
 
 
 class Meter:
-    """Counts what streams. The numbers of the model's own report replace the counted ones when it arrives."""
+    """Counts streamed tokens. The model's own report replaces the counts when it arrives."""
 
     def __init__(self) -> None:
         self.model = ""
@@ -27,7 +27,7 @@ class Meter:
         self.copies = False
         self._unit = "tok/s"
         self.turn_tokens = 0
-        self._turn_seconds = 0.0  # of writing, by the reported rates
+        self._turn_seconds = 0.0  # spent writing, by the reported rates
         self._turn_drafted = self._turn_accepted = 0
         self.turn_started: float | None = None
         self.last: UsageReported | None = None
@@ -35,7 +35,8 @@ class Meter:
         self._asked = self._first = self._latest = 0.0
 
     def start_turn(self, *, copies: bool = False) -> None:
-        """A prompt was sent. `copies`: the text being edited is the draft, so most tokens may be copied from it."""
+        """Start counting a turn. With `copies`, the text being edited is the draft, so most tokens may be copied from
+        it."""
         self.copies = copies
         self._unit = "tok/s with copied text" if copies else "tok/s"
         self.turn_started = time.monotonic()
@@ -45,13 +46,13 @@ class Meter:
         self.next_answer()
 
     def end_turn(self) -> float | None:
-        """The turn is over; how long it took, None when it could not even begin."""
+        """End the turn; return how long it took, or None if it never began."""
         seconds = time.monotonic() - self.turn_started if self.turn_started else None
         self.turn_started = None
         return seconds
 
     def delta(self, text: str) -> None:
-        """A piece of an answer came."""
+        """Count a piece of an answer."""
         self._latest = time.monotonic()
         if not self._deltas:
             self._first = self._latest
@@ -59,7 +60,7 @@ class Meter:
         self._characters += len(text)
 
     def report(self, usage: UsageReported) -> None:
-        """The provider's numbers of one answer."""
+        """Add the provider's numbers of one answer."""
         self.last = usage
         self.turn_tokens += usage.output_tokens
         self._turn_drafted += usage.draft_tokens
@@ -74,17 +75,17 @@ class Meter:
         self.next_answer()
 
     def ask_for(self, model: str, context_limit: int = 0) -> None:
-        """Another model is to answer from here on."""
+        """Show that another model will answer from here on."""
         self.asked = self.model = model
         self.answered = False
         self.context_limit = context_limit or self.context_limit
 
     def context(self, used: int, limit: int) -> None:
-        """How full it is by the agent's count, which knows of sessions resumed and answers cut off."""
+        """Set how full the context is by the agent's count, which includes resumed sessions and answers cut off."""
         self.context_used, self.context_limit = used, limit or self.context_limit
 
     def summary(self, seconds: float) -> str:
-        """The one line at the end of a turn; its rate is over all answers of the turn."""
+        """The line at the end of a turn; its rate covers all answers of the turn."""
         parts = [f"{count(self.turn_tokens)} tokens"] if self.turn_tokens else []
         if self._turn_seconds:
             rate = f"{self.turn_tokens / self._turn_seconds:,.0f} {self._unit}"
@@ -102,28 +103,28 @@ class Meter:
         return "class:strong", self.model
 
     def next_answer(self) -> None:
-        """The model is asked again: its first token is counted from here."""
+        """Start timing the first token of the next answer."""
         self._deltas = self._characters = 0
         self._asked = time.monotonic()
 
     def rate(self) -> tuple[float, bool] | None:
-        """Tokens a second, and whether it is counted here (true) or reported by the model's side (false)."""
+        """Tokens a second, and whether they were counted here (True) or reported by the server (False)."""
         elapsed = self._latest - self._first
         if self._deltas > 1 and elapsed > _SETTLE_SECONDS:
             long = self._characters / self._deltas > _LONG_DELTA
             tokens = self._characters / _CHARACTERS_PER_TOKEN if long else self._deltas - 1
             return tokens / elapsed, True
-        # An answer that failed has no rate.
+        # A failed answer has no rate.
         return (self.last.tokens_per_second, False) if self.last and self.last.tokens_per_second else None
 
     def first_token(self) -> float | None:
-        """Seconds to the first token of the answer under way, else of the last one."""
+        """Seconds to the first token of the current answer, else of the last one."""
         if self._deltas:
             return self._first - self._asked
         return self.last.ttft_seconds if self.last and self.last.output_tokens else None
 
     def fragments(self, width: int, extra: str = "", *, jobs: int = 0) -> list[Fragment]:
-        """The line, as much of it as fits; `jobs` run in the background."""
+        """As much of the line as fits; `jobs` run in the background."""
         parts: list[Fragment] = [self._model()]
         if jobs:
             parts.append(("class:warn", f"{jobs} job{'s' * (jobs > 1)}"))
@@ -146,7 +147,7 @@ class Meter:
         for part in parts:
             needed = cells(part[1]) + (3 if used > 2 else 0)
             if used + needed > width - 1:
-                continue  # a shorter one that follows may still fit
+                continue  # a shorter part after it may still fit
             line += [("class:dim", " · "), part] if used > 2 else [part]
             used += needed
         return line

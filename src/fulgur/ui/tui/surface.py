@@ -32,21 +32,21 @@ class Surface:
         return self.transcript.take()
 
     def say(self, text: str) -> None:
-        """A remark that stays on screen."""
+        """Show a remark that stays on screen."""
         self.show(blocks.note(text, self.screen.width))
 
     def show(self, rows: list[Row]) -> None:
-        """Rows by the program itself."""
+        """Show rows of the program's own."""
         self.transcript.add("note", rows)
         self.screen.request_frame()
 
     def complain(self, message: str, hint: str, *, warning: bool = False) -> None:
-        """An error or a warning."""
+        """Show an error or a warning."""
         self.transcript.add("problem", blocks.problem(message, hint, self.screen.width, warning=warning))
         self.screen.request_frame()
 
     def tell(self, text: str, seconds: float = 3.0) -> None:
-        """A remark above the input that goes away by itself."""
+        """Show a notice above the input that disappears by itself."""
         self.notice = text
         self.screen.request_frame()
         if self.screen.loop is not None:
@@ -58,7 +58,7 @@ class Surface:
             self.screen.request_frame()
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Nothing that goes wrong in a callback is silent, and nothing of it ends the session."""
+        """Report every error in a callback; none of them ends the session."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE, errno.EBADF):
             self.quit(TERMINAL_GONE)
@@ -71,6 +71,6 @@ class Surface:
             self.screen.exit(result=code)
 
     def crashed(self, error: BaseException) -> None:
-        """A bug: the screen lives on."""
+        """Report a bug; the screen goes on."""
         where = log_crash(error, self._crash_log)
         self.complain(f"internal error: {where}", f"the draft is kept; details in {self._crash_log}")

@@ -1,4 +1,5 @@
-"""Markdown tables as aligned rows. A table is drawn when its last line has come: every line may widen a column."""
+"""Markdown tables as aligned rows. A table is drawn once its last line has come, since every line may widen a
+column."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ from fulgur.ui.tui.wrap import break_row, cells
 
 _RULE = re.compile(r"^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$")
 _CELL = re.compile(r"(?<!\\)\|")
-_NARROWEST = 6  # cells; a table that would need narrower columns is shown as it was written
+_NARROWEST = 6  # cells; a table that needs narrower columns is shown as written
 
 
 def is_row(line: str) -> bool:
-    """Whether a line can be one of a table."""
+    """Whether a line can belong to a table."""
     return line.lstrip().startswith("|")
 
 
 def draw(lines: list[str], width: int, meaning: str = "") -> list[Row] | None:
-    """The rows of a table; None when the lines are none, or do not fit."""
+    """The rows of a table; None if the lines are not one, or do not fit."""
     if len(lines) < 2 or not _RULE.match(lines[1]):
         return None
     head, *body = ([_inline(cell, meaning) for cell in split(line)] for line in (lines[0], *lines[2:]))
@@ -49,7 +50,8 @@ def _inline(cell: str, meaning: str) -> Inline:
 
 
 def _widths(rows: list[list[Inline]], room: int) -> list[int] | None:
-    """Columns as wide as their widest cell; too wide in all: the widest give way, and their cells are folded."""
+    """Columns as wide as their widest cell; if that is too wide, the widest columns shrink and their cells are
+    folded."""
     widths = [max(1, *(cells(row[i].text) for row in rows)) for i in range(len(rows[0]))]
     while sum(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)

@@ -28,7 +28,7 @@ SGR: dict[str, str] = {
     "bullet": "36",
     "reasoning": "2;3",
     "keyword": "35",
-    "string": "33",  # not green: a docstring in a diff is no added line
+    "string": "33",  # not green: in a diff a docstring must not look like an added line
     "comment": "2;3",
     "number": "36",
     "name": "34",
@@ -37,7 +37,7 @@ SGR: dict[str, str] = {
     "hunk": "2;36",
 }
 
-# The live area is drawn by prompt_toolkit, which has its own style language.
+# prompt_toolkit draws the live area and has its own style language.
 LIVE: dict[str, str] = {
     "dim": "dim",
     "user": "bold ansicyan",
@@ -57,7 +57,7 @@ Row = NewType("Row", str)
 
 
 def colours_wanted() -> bool:
-    """False when the user asked for none (https://no-color.org) or the terminal has none."""
+    """False if the user wants none (https://no-color.org) or the terminal has none."""
     return "NO_COLOR" not in os.environ and os.environ.get("TERM", "") != "dumb"
 
 
@@ -65,7 +65,7 @@ _COLOUR = colours_wanted()
 
 
 def paint(spans: Sequence[Span]) -> Row:
-    """Spans as one row with escape codes; those and no others reach the terminal, whatever the text holds."""
+    """Render spans as one row. Only these escape codes reach the terminal, whatever the text contains."""
     if not _COLOUR:
         return Row("".join(_one_line(text) for _, text in spans))
     parts = []

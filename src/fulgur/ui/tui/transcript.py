@@ -1,4 +1,4 @@
-"""Agent events become rows. Streamed text is gathered here and turned into rows once a frame."""
+"""Turns agent events into rows. Streamed text is gathered here and turned into rows once per frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUTPUT_KEPT = 2000  # characters of a running call's output, for its live row
 
 @dataclass
 class RunningTool:
-    """A call under way, shown in the live area."""
+    """A running call, shown in the live area."""
 
     title: str
     name: str
@@ -32,14 +32,14 @@ class RunningTool:
 
     @property
     def last_line(self) -> str:
-        """The newest line it printed."""
+        """The newest line of its output."""
         line = uncoloured(self.output).rstrip().rsplit("\n", 1)[-1]
-        return line.rsplit("\r", 1)[-1]  # a progress bar begins again
+        return line.rsplit("\r", 1)[-1]  # a progress bar overwrites its line
 
 
 @dataclass
 class RunningMember:
-    """A subagent at work, shown in the live area."""
+    """A running subagent, shown in the live area."""
 
     model: str
     task: str
@@ -47,7 +47,7 @@ class RunningMember:
     doing: str = ""
 
     def told(self, kind: str, text: str) -> None:
-        """More of what it does; text is shown by its last line."""
+        """Note what it does now; text is shown by its last line."""
         doing = self.doing + text if kind == "text" else f"{text}\n"
         self.doing = doing[-_OUTPUT_KEPT:]
 
@@ -57,29 +57,29 @@ class RunningMember:
 
 
 class Transcript:
-    """Rows in the order of the events; `take` hands over the closed ones, `tail` is the row still growing."""
+    """Rows in the order of the events; `take` returns the closed ones, `tail` is the row that still grows."""
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.tools: dict[str, RunningTool] = {}
         self.members: dict[str, RunningMember] = {}
-        self.tasks: events.TasksChanged | None = None  # the list that runs
-        self.variants: events.VariantsRanked | None = None  # to choose from
-        self.jobs: tuple[events.JobState, ...] = ()  # in the background
-        self.plan: tuple[events.PlanStep, ...] = ()  # the model's, until its last step is done
+        self.tasks: events.TasksChanged | None = None  # the running list
+        self.variants: events.VariantsRanked | None = None  # those to choose from
+        self.jobs: tuple[events.JobState, ...] = ()  # background commands
+        self.plan: tuple[events.PlanStep, ...] = ()  # the model's plan, until its last step is done
         self._rows: list[Row] = []
         self._prose: Prose | None = None
-        self._kind = ""  # what the last rows were, to set different things apart by one empty row
+        self._kind = ""  # the kind of the last rows; an empty row separates different kinds
         self._unfed: list[str] = []
-        self.way = ""  # how turns are worked, as last said
-        self._checks: list[events.GuardReported] = []  # for one row together
-        self._latest: dict[str, events.GuardReported] = {}  # of this turn
+        self.way = ""  # how turns are worked, as last shown
+        self._checks: list[events.GuardReported] = []  # reports to show together in one row
+        self._latest: dict[str, events.GuardReported] = {}  # the last report of each check in this turn
         self._unapplied = ""  # a rewrite that no diff has shown yet
         self._asked_diff = ""  # the diff of the last approval
-        self._asked: dict[str, str] = {}  # what the open questions are about
+        self._asked: dict[str, str] = {}  # titles of the open questions
 
     def take(self) -> list[Row]:
-        """The rows closed since the last call."""
+        """Return the rows closed since the last call."""
         self._feed()
         rows, self._rows = self._rows, []
         return rows
@@ -90,7 +90,7 @@ class Transcript:
         return self._prose.tail if self._prose else ""
 
     def stream(self, kind: str, text: str) -> None:
-        """More of the answer (`text`) or of the reasoning (`reasoning`)."""
+        """Add to the answer (`text`) or to the reasoning (`reasoning`)."""
         if self._kind != kind or self._prose is None:
             if not text.strip():
                 return  # models often begin with empty lines
@@ -100,12 +100,12 @@ class Transcript:
         self._unfed.append(text)
 
     def add(self, kind: str, rows: list[Row]) -> None:
-        """A block of rows; one empty row sets it apart from a block of another kind."""
+        """Add a block of rows; one empty row separates it from a block of another kind."""
         self._open(kind)
         self._rows += rows
 
     def close(self) -> None:
-        """Close the row under way: what follows is something else."""
+        """Close the growing row: something else follows."""
         self._feed()
         if self._prose is not None:
             self._rows += self._prose.finish()
@@ -127,7 +127,7 @@ class Transcript:
     # ---- events -----------------------------------------------------------------------------------------------
 
     def on_event(self, event: events.AgentEvent) -> None:
-        """Rows for one event; those that concern the live area alone leave none."""
+        """Add the rows for one event; events that concern only the live area add none."""
         match event:
             case events.MessageDelta():
                 self.stream("text", event.text)
@@ -147,7 +147,7 @@ class Transcript:
                 other = "deep" if event.side == "fast" else "fast"
                 hint = f" · Ctrl-T gives it to {event.other} ({other})"
                 self.add("way", blocks.note(text + hint, self.width, mark="→", meaning="accent"))
-            case events.RouteCosts() if len(event.parts) > 1:  # of one the line at the end says it
+            case events.RouteCosts() if len(event.parts) > 1:  # with one model, the line at the end says it
                 self.add("way", blocks.note(blocks.costs(event.parts), self.width))
             case events.TurnSteered():
                 self._show_unapplied()
@@ -167,13 +167,13 @@ class Transcript:
             case events.FileChanged():
                 self._unapplied = ""
                 header = file_header(event.path, event.kind, event.added, event.removed)
-                seen = event.diff in self._asked_diff  # whoever allowed it has just read it
+                seen = event.diff in self._asked_diff  # the person who allowed it has just read it
                 self.add("diff", [header, *([] if seen else diff_rows(event.diff, limit=_DIFF_ROWS))])
             case events.GuardReported():
                 self._guard(event)
             case events.ApprovalAsked():
                 self._asked[event.approval_id] = event.title
-                # The live area has room for one row of it; nobody should allow what they cannot read.
+                # The live area has room for only one row of it, and nobody should allow what they cannot read.
                 if not blocks.fits_one_row(event.title, self.width):
                     self.add("approval", blocks.approval_rows(event.title, self.width))
                 if event.diff:
@@ -252,14 +252,14 @@ class Transcript:
         if self.tasks is not None:
             self.add("tasks", blocks.task_rows(self.tasks.tasks, self.width))
             self.tasks = None
-        for tool in self.tools.values():  # cut off in the middle: what they had printed stays
+        for tool in self.tools.values():  # cut off in the middle: keep what they had printed
             if tool.name != REWRITE:
                 output, seconds = f"{uncoloured(tool.output).rstrip()}\n[stopped]", time.monotonic() - tool.started
                 self.add("tool", blocks.tool_rows(tool.title, tool.name, False, output, seconds, self.width))
         self.tools.clear()
 
     def _show_unapplied(self) -> None:
-        """What the model had written when its rewrite was cut off or refused stays readable."""
+        """Keep what the model had written readable after its rewrite was cut off or refused."""
         if self._unapplied.strip():
             text = shown(self._unapplied).strip("\n")
             self.add("tool", [paint([("dim", f"  │ {line}")]) for line in text.split("\n")])
@@ -273,7 +273,7 @@ class Transcript:
             self.add("guard", blocks.problem(f"{event.check}{told}", text, self.width, warning=True))
 
     def _show_checks(self) -> None:
-        """One row for the checks since the last: ✓ when the tests ran and everything holds."""
+        """Show one row for the checks since the last: ✓ if the tests ran and everything holds."""
         checks, self._checks = self._checks, []
         self._latest |= {event.check: event for event in checks}
         passed = [event.check for event in checks if not event.problems and not event.unchecked]
@@ -301,7 +301,7 @@ class Transcript:
         self.add("undo", rows)
 
     def replay(self, entries: list[TranscriptEntry]) -> None:
-        """A stored session, as it was said."""
+        """Add the rows of a stored session."""
         for entry in entries:
             match entry.kind:
                 case "user" | "steer":

@@ -1,4 +1,4 @@
-"""Solutions to choose from, side by side as far as the terminal is wide enough."""
+"""Variants to choose from, side by side if the terminal is wide enough."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fulgur.ui.tui.blocks import count, duration
 from fulgur.ui.tui.theme import BLANK, Row, Span, paint
 from fulgur.ui.tui.wrap import break_row, cells, cut
 
-_NARROWEST = 46  # columns of a solution
+_NARROWEST = 46  # columns per variant
 _GAP = 3
-_MOST_LINES = 40  # of a diff; the session of the solution has all of it
+_MOST_LINES = 40  # of a diff; the variant's session has all of it
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
@@ -21,7 +21,7 @@ Line = list[Span]
 
 
 def variant_rows(variants: Sequence[VariantInfo], width: int) -> list[Row]:
-    """All of them, the best first, from left to right and then below."""
+    """All variants, the best first, from left to right and then below."""
     beside = max(1, min(len(variants), (width + _GAP) // (_NARROWEST + _GAP)))
     column = (width + _GAP) // beside - _GAP
     rows: list[Row] = []
@@ -36,14 +36,14 @@ def variant_rows(variants: Sequence[VariantInfo], width: int) -> list[Row]:
             for block in blocks:
                 line = block[number] if number < len(block) else []
                 spans += [*line, ("", " " * (column + _GAP - sum(cells(text) for _, text in line)))]
-            last = spans.pop()  # no blanks at the end of a row
+            last = spans.pop()  # no trailing blanks in a row
             rows.append(paint(spans if last[0] == "" else [*spans, last]))
         rows.append(BLANK)
     return rows[:-1]
 
 
 def _block(variant: VariantInfo, width: int, *, repeated: bool) -> list[Line]:
-    """`repeated`: the same change stands before it, as its reasons say."""
+    """The lines of one variant; `repeated`: an earlier one has the same change, as its reasons say."""
     mark: Span = ("good", "✓ ") if variant.proven else ("dim", "· ") if variant.passes else ("bad", "✗ ")
     head = f"variant {variant.number}: {'; '.join(one_row(reason) for reason in variant.reasons)}"
     lines: list[Line] = [[mark]]
@@ -63,7 +63,7 @@ def _block(variant: VariantInfo, width: int, *, repeated: bool) -> list[Line]:
 
 
 def _changed(diff: str) -> Iterator[Span]:
-    """The lines of a unified diff. How many a hunk has is what its header says: no line of a file passes for another
+    """The lines of a unified diff. Count a hunk's lines by its header, so that no line of a file passes for another
     kind."""
     old = new = 0
     path = ""

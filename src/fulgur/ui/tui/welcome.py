@@ -1,4 +1,4 @@
-"""The first screen: what answers, what it can do, and three things to try in this folder."""
+"""The first screen: which model answers, what it can do, and three things to try in this folder."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
     from fulgur.ui.tui.app import Tui
 
-_FILES = 400  # looked at for something to name
-_BYTES = 60_000  # of a file
-# A function at the top of a file whose parameters stand in one row, without stars: any of the edits below can be made.
+_FILES = 400  # scanned for something to name
+_BYTES = 60_000  # read of each file
+# A top-level function with its parameters in one row and no stars: any of the edits below can be made.
 _FUNCTION = re.compile(r"^def ([a-z][a-z0-9_]{2,30})\([^*()\n]*\)", re.MULTILINE)
 _DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 _TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest)")
 
 
 def greet(tui: Tui, agent: Agent) -> None:
-    """Say what answers; where nothing was ever asked in this folder, also what to try."""
+    """Say which model answers; if nothing was ever asked in this folder, also suggest what to try."""
     from fulgur.agent.route.relay import AUTO
 
     status, settings = agent.status(), agent.settings
     if status.turns:
-        return  # resumed: its own first screen is shown again
+        return  # the resumed session shows its own first screen again
     fast, deep = settings.text("router.fast"), settings.text("router.deep")
     tui.say(who_answers(status, (fast, deep) if settings.model == AUTO and fast and deep else None))
     tui.transcript.way = status.way_reason
@@ -54,7 +54,7 @@ async def _suggest(tui: Tui, agent: Agent) -> None:
 
 
 def who_answers(status: Status, pair: tuple[str, str] | None) -> str:
-    """The model and what it can do, in words; `pair` are the fast and the deep one of `model = "auto"`."""
+    """Describe the model and what it can do; `pair` are the fast and the deep one of `model = "auto"`."""
     if pair is not None:
         return f"{pair[0]} (fast) or {pair[1]} (deep) answers, depending on the task; every turn says which, and why"
     match status.way:
@@ -69,7 +69,7 @@ def who_answers(status: Status, pair: tuple[str, str] | None) -> str:
 
 
 def to_try(status: Status) -> list[str]:
-    """Three prompts that fit what the model can do and what lies in the folder; none where there is nothing to do."""
+    """Prompts that fit what the model can do and what the folder contains; none if there is nothing to do."""
     workspace = Path(status.workspace)
     if status.way == "edit":
         name, where = _some_function(workspace)
@@ -90,7 +90,7 @@ def to_try(status: Status) -> list[str]:
 
 
 def try_rows(ideas: list[str], width: int) -> list[Row]:
-    """The prompts, one a row."""
+    """The prompts, one per row."""
     rows: list[Row] = []
     for number, idea in enumerate(ideas):
         rows += wrapped(idea, width, first=[("dim", "  try  " if number == 0 else "       ")], indent=7)
@@ -98,7 +98,7 @@ def try_rows(ideas: list[str], width: int) -> list[Row]:
 
 
 def _some_function(workspace: Path) -> tuple[str, str]:
-    """The name of a function outside the tests, and ` in FILE` where others may have the same name."""
+    """The name of a function outside the tests, and ` in FILE` if other functions may have the same name."""
     files = dict(_python_files(workspace))
     defined = Counter(name for text in files.values() for name in _DEFINED.findall(text))
     named = [(name, file) for file, text in files.items() if not _TEST.search(file) for name in _FUNCTION.findall(text)]
@@ -108,7 +108,7 @@ def _some_function(workspace: Path) -> tuple[str, str]:
 
 
 def _python_files(workspace: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of the first files."""
+    """Yield the names and texts of the first files."""
     for entry in islice(walk(workspace), _FILES):
         name = _name(entry.path, workspace)
         if not name.endswith(".py"):

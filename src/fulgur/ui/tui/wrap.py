@@ -6,7 +6,7 @@ from prompt_toolkit.utils import get_cwidth
 
 
 def cells(text: str) -> int:
-    """Columns the text takes; wide characters take two."""
+    """The columns that the text takes; wide characters take two."""
     return len(text) if text.isascii() else get_cwidth(text)
 
 
@@ -23,7 +23,7 @@ def cut(text: str, width: int) -> int:
 
 
 def break_row(text: str, width: int) -> tuple[str, str] | None:
-    """Split off the first row of a paragraph, at a space where there is one; None while everything fits.
+    """Split off the first row of a paragraph, at a space if there is one; None while everything fits.
 
     The split never changes when more text follows, so a row can be committed while its paragraph still streams.
     """
@@ -32,7 +32,7 @@ def break_row(text: str, width: int) -> tuple[str, str] | None:
         return None
     if text[fits] == " ":
         row, rest = text[:fits], text[fits + 1 :]
-        # Only spaces beyond the edge: the next word may still come, nothing to show on a new row yet.
+        # Only spaces are beyond the edge; the next word may still come, and a new row would show nothing.
         return None if not rest.strip(" ") else (row, rest.lstrip(" "))
     space = text.rfind(" ", 0, fits)
     if space > 0 and text[:space].strip(" "):
