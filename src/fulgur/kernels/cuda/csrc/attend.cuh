@@ -1,12 +1,11 @@
-// Attention of the rows of a step, each at its own place of its own sequence: rotary positions and the KV cache, then
-// the softmax over splits of the keys. Used by steps of many sequences (batch.cu) and by the general driver
-// (family.cu).
+// Attention of a step's rows, each at its own position in its own sequence: RoPE and the KV cache, then the softmax
+// over splits of the keys. Used by steps of many sequences (batch.cu) and by the general driver (family.cu).
 #pragma once
 #include "cache.cuh"
 #include "step.cuh"
 
-// A head of a row: the parts of its projection, bias, norm, rotation; queries to `q`, keys and values to the cache. A
-// warp a head. Of a head's dimensions the first `rotated` are rotated, in pairs i and i + rotated / 2.
+// A warp per head of a row adds up the parts of its projection and applies bias, norm and rotation; queries go to `q`,
+// keys and values to the cache. The first `rotated` dimensions of a head are rotated, in pairs i and i + rotated / 2.
 constexpr int WIDEST_HEAD = 256;
 struct StepRope {
   const StepRows* rows;
@@ -15,7 +14,7 @@ struct StepRope {
   const float* query_scale;                        // [context]; null: 1
   const int* tables;                               // [sequence, width]
   float* q;                                        // [row, heads, HEAD]
-  bf16 *keys, *values;                             // [block, kv heads, 64, HEAD]; with exponents codes of 8 bits
+  bf16 *keys, *values;                             // [block, kv heads, 64, HEAD]; with exponents: 8-bit codes
   unsigned char *key_exponents, *value_exponents;  // [block, kv heads, 64]; null: keys and values are bf16
   int n, splits, stride, heads, kv_heads, head_dim, rotated, table_width;
   float eps;
@@ -34,7 +33,7 @@ KERNEL(step_rope, 128, StepRope) {
   const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
   const float* weight = is_v ? nullptr : is_q ? p.q_weight : p.k_weight;
   const float* from = p.parts + (long long)row * p.stride + head * p.head_dim;
-  constexpr int EACH = WIDEST_HEAD / 32;  // dimensions of a lane, all loads of which are under way together
+  constexpr int EACH = WIDEST_HEAD / 32;  // dimensions of a lane, all loaded at once
   float value[EACH], norm[EACH], cosine[EACH], sine[EACH], squares = 0;
   const float* rope = p.rope + (long long)position * p.rotated;
 #pragma unroll
@@ -88,7 +87,7 @@ KERNEL(step_rope, 128, StepRope) {
 }
 
 // Attention of one row, one key/value head and its query heads, over a split of the keys; which keys a split has
-// depends on the position only. The last CTA of a head joins the splits in order.
+// depends on the position only. The last CTA of a head to finish joins the splits in order.
 struct StepAttend {
   const StepRows* rows;
   const float* q;
@@ -98,29 +97,29 @@ struct StepAttend {
   float* parts;        // [row, kv head, split][GROUP][HEAD + 2]: sums, maximum, sum of exponentials
   u32* arrived;        // [row, kv head]: 0 before and after
   const float* sinks;  // [head]: a logit without a value; null: none
-  const float* gate;   // [row, gate_stride]: what was attended is multiplied by its sigmoid; null: none
-  bf16* out;           // [row, stride], in `ordered` columns or plainly
+  const float* gate;   // [row, gate_stride]: the attention output is multiplied by its sigmoid; null: none
+  bf16* out;           // [row, stride], with columns `ordered` or plain
   int n, heads, kv_heads, head_dim, table_width, stride, gate_stride, splits;
-  int window, skipped;  // the last keys that a row sees, 0: all; first keys that nobody sees
+  int window, skipped;  // how many last keys a row sees, 0: all; how many first keys no row sees
   float scale;
   int ordered;
 };
 constexpr int KEYS = 64,
-              MOST_HEADS = 16;  // of a block of the cache, and splits at most; query heads of a key/value head
+              MOST_HEADS = 16;  // keys of a cache block, also the most splits; most query heads per key/value head
 
 template <int HEAD>
-struct AttendRoom {  // rows are padded, so that those that are read together lie in different banks
+struct AttendRoom {  // padded, so that rows that are read together lie in different banks
   alignas(16) bf16 key[KEYS][HEAD + 8];
   alignas(16) bf16 value[KEYS][HEAD + 8];
   bf16 q[MOST_HEADS][HEAD + 8];
   bf16 weight[MOST_HEADS][KEYS + 8];
-  float dot[MOST_HEADS][KEYS + 4];  // by key; at the end what a split counts
+  float dot[MOST_HEADS][KEYS + 4];  // by key; at the end, the weight of each split
   float highest[MOST_HEADS], total[MOST_HEADS], shrink[MOST_HEADS];
   u32 arrived;
 };
 
-// What a head attended to, from the sums of its splits. What each split counts is found once, by a warp a head; then
-// a thread sums pairs of dimensions, with the loads of several splits under way.
+// A head's attention output, from the sums of its splits. A warp per head computes the weight of each split once; then
+// a thread sums pairs of dimensions, with the loads of several splits in flight.
 template <int HEAD>
 __device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD>& s, int row, int head, int group,
                                             int used, const float* parts) {
@@ -160,7 +159,7 @@ __device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD
     float2 made[4];
     const float *from[4], *factor[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {  // 32 columns are ordered among themselves, and a head has whole ones
+    for (int k = 0; k < 4; ++k) {  // columns are ordered within groups of 32, and a head has whole groups
       const int at = min(i + k * 256, group * HEAD - 2), column = p.ordered ? ordered_column(at) : at;
       made[k] = float2{0, 0}, factor[k] = s.dot[column / HEAD], from[k] = parts + column + column / HEAD * 2;
     }
@@ -189,7 +188,8 @@ __device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD
   }
 }
 
-// A block of keys and values into shared memory. What a row does not see may be anything, even NaN.
+// Loads a block of keys and values into shared memory. What a row does not see may be anything, even NaN, so its values
+// become zeros.
 template <int HEAD, class Load, class Widen>
 __device__ __forceinline__ void bring_block(AttendRoom<HEAD>& s, int first_seen, int seen, Load load, Widen widen) {
   constexpr int PIECES = KEYS * HEAD / 8 / 128, AT_ONCE = PIECES < 8 ? PIECES : 8;  // of 8 dimensions a thread
@@ -227,8 +227,8 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
   float* part = p.parts + unit * group * (HEAD + 2);
   if (split >= blocks) return;  // and nobody waits for it
   const int used = min(blocks, p.splits);
-  int held = table[begin + split];                    // where the next keys lie
-  constexpr int QUADS = MOST_HEADS * HEAD / 4 / 128;  // of query dimensions that a thread takes
+  int held = table[begin + split];                    // the block of the next keys
+  constexpr int QUADS = MOST_HEADS * HEAD / 4 / 128;  // of four query dimensions, per thread
   float4 query[QUADS];
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
@@ -244,14 +244,14 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
     to[0] = pack_bf16(v.x * p.scale, v.y * p.scale), to[1] = pack_bf16(v.z * p.scale, v.w * p.scale);
   }
   if (thread < MOST_HEADS) s.highest[thread] = -INF, s.total[thread] = 0;
-  constexpr int TILES = HEAD / 8 / 4;  // of 8 dimensions a warp
+  constexpr int TILES = HEAD / 8 / 4;  // of 8 dimensions, per warp
   float sum[TILES][4] = {};
   for (int block = begin + split; block < begin + blocks; block += p.splits) {
     const long long from = ((long long)held * p.kv_heads + head) * KEYS * HEAD;
     if (block + p.splits < begin + blocks) held = table[block + p.splits];
-    __syncthreads();  // the last block has been read
+    __syncthreads();  // the previous block has been read
     const int first_seen = first - block * KEYS, seen = length - block * KEYS;
-    if (p.key_exponents)  // widened when all are there: loads are under way together
+    if (p.key_exponents)  // widened once all have been loaded, so that the loads overlap
       bring_block<HEAD>(
           s, first_seen, seen,
           [&](int value, int at) {
@@ -281,7 +281,7 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
       }
     }
     __syncthreads();
-    for (int h = warp; h < MOST_HEADS; h += 4) {  // a warp a head
+    for (int h = warp; h < MOST_HEADS; h += 4) {  // a warp per head
       if (h >= group) {
         *(u32*)&s.weight[h][2 * lane] = 0;
         if (lane == 0) s.shrink[h] = 1;

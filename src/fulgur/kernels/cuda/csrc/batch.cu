@@ -1,9 +1,9 @@
-// A step of many rows between its products (wide.cuh): every row is a token of its own, at its own place of its own
-// sequence. Rows are few, so a CTA has one row, or one head of it: latency counts, not work.
+// What a step of many rows does between its products (rows.cuh). Every row is a separate token, at its own position in
+// its own sequence. Rows are few, so a CTA has one row, or one head of a row: latency counts, not throughput.
 //
-// Products over few rows are cut along their columns, so that all SMs read weights; whoever reads the sums adds their
-// parts up in order. Sums therefore do not depend on which CTA is first, nor on the other rows of the step. Launches
-// depend on each other (programmatic dependent launch): a product fetches its first weights before it waits.
+// Products over few rows are cut along their columns, so that all SMs read weights; the reader of the sums adds their
+// parts in order. So sums depend neither on which CTA is first nor on the other rows of the step. With programmatic
+// dependent launch, a product fetches its first weights before it waits for its predecessor.
 #include "attend.cuh"
 #include "wide.cuh"
 
@@ -22,17 +22,17 @@ __device__ __forceinline__ float4 four_at(const bf16* p) {
   return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u),
                      __uint_as_float(bits.y << 16), __uint_as_float(bits.y & 0xffff0000u));
 }
-// Two pairs of columns go to their places in `ordered` columns; `column` is that of the first, a multiple of 4.
+// Stores four columns at their places in `ordered` columns; `column`, a multiple of 4, is the first.
 __device__ __forceinline__ void put_ordered(bf16* row, int column, float4 v) {
   const int at = (column & ~31) | (column >> 2 & 1) << 4 | (column >> 3 & 3) << 1;
   *(u32*)(row + at) = pack_bf16(v.x, v.y), *(u32*)(row + at + 8) = pack_bf16(v.z, v.w);
 }
 
-// The residual of a row grows by the parts of a product, or by what its experts made; then its norm. A thread has four
-// columns at a time. What no predecessor writes is read before it ends.
+// Adds the parts of a product, or the outputs of its experts, to a row's residual, then computes its norm. A thread has
+// four columns at a time. What no predecessor writes is read before the predecessor ends.
 struct StepNorm {
   const StepRows* rows;
-  const bf16* embed;   // the residual begins here; null: it goes on
+  const bf16* embed;   // the residual starts as the embedding; null: it is in `x`
   const float* parts;  // [split, row, width]; null: none
   const bf16* y;       // [sorted row, width]; null: no experts
   const int* place;    // [row, top]
@@ -78,13 +78,13 @@ KERNEL(step_norm, 1024, StepNorm) {
   }
 }
 
-// The experts of all rows: chosen by falling logit, then rows sorted by expert and cut into tiles. One CTA, a warp a
-// row.
+// Chooses the experts of all rows, by descending logit, then sorts rows by expert and cuts them into tiles. One CTA, a
+// warp per row.
 struct StepRoute {
   const StepRows* rows;
   const float* parts;  // [split, row, stride]: of the router's logits
-  int *row, *place;    // of every sorted row its row; of every choice its sorted row
-  float* share;        // of every sorted row
+  int *row, *place;    // the row of every sorted row; the sorted row of every choice
+  float* share;        // routing weight of every sorted row
   Tile* tiles;
   int* tile_count;
   int n, splits, stride, experts, top, tokens, normalise, pad;
@@ -98,7 +98,7 @@ KERNEL(step_route, 1024, StepRoute) {
   int* starts = (int*)(share + 64 * 16);      // [257]
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, thread = threadIdx.x, count = p.rows->count;
   for (int row = warp; row < count; row += 32) {
-    float logit[8];  // a lane has experts 4 * lane and following, and those 128 on
+    float logit[8];  // a lane has experts 4 * lane .. + 3, and those 128 further on
     float highest = 0, all = 0, kept = 0, mine = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -123,7 +123,7 @@ KERNEL(step_route, 1024, StepRoute) {
         const int whose = __shfl_xor_sync(~0u, which, mask);
         if (other > best || (other == best && whose < which)) best = other, which = whose;
       }
-      which = min(which, p.experts - 1);  // logits that are not numbers: some expert
+      which = min(which, p.experts - 1);  // NaN logits: any valid expert
       if (k == 0) {
         highest = best;
 #pragma unroll
@@ -144,7 +144,7 @@ KERNEL(step_route, 1024, StepRoute) {
   const int choices = count * p.top;
   for (int i = thread; i < choices; i += 1024) atomicAdd(&starts[chosen[i] + 1], 1);
   __syncthreads();
-  if (warp == 0) {  // sums of rows before each expert, and of tiles
+  if (warp == 0) {  // for each expert, the rows and tiles of those before it
     int rows = 0, tiles = 0;
     for (int from = 0; from < p.experts; from += 32) {
       const int expert = from + lane, own = expert < p.experts ? starts[expert + 1] : 0,
@@ -166,7 +166,7 @@ KERNEL(step_route, 1024, StepRoute) {
     if (lane == 0) *p.tile_count = tiles;
   }
   __syncthreads();
-  for (int i = thread; i < choices; i += 1024) {  // the place of a choice: equal experts in the order they came
+  for (int i = thread; i < choices; i += 1024) {  // the place of a choice; choices of one expert keep their order
     const int expert = chosen[i];
     int place = starts[expert];
 #pragma unroll 4
@@ -179,7 +179,7 @@ KERNEL(step_route, 1024, StepRoute) {
   }
 }
 
-// The rows of the next step: the same sequences one position on, with the tokens that were chosen last.
+// Prepares the rows of the next step: the same sequences, one position further, with the tokens just chosen.
 struct StepAdvance {
   StepRows* rows;
   const int* tokens;  // by row

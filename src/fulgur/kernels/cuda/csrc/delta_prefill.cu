@@ -1,8 +1,8 @@
-// The gated delta rule over the tokens of a prompt, in chunks of 64; delta_chunks.py has its mathematics.
+// The gated delta rule over the tokens of a prompt, in chunks of 64; delta_chunks.py explains the mathematics.
 //
 //   delta_mix    convolution, SiLU and norms: queries, keys and values, [head, token, dimension]
-//   delta_solve  a CTA a chunk of a head: U and W of its triangular system, and Q K' * D
-//   delta_scan   a CTA 32 columns of a head's state: chunk after chunk, what the tokens read, then the state
+//   delta_solve  a CTA per chunk of a head: U and W of its triangular system, and Q K' * D
+//   delta_scan   a CTA per 32 columns of a head's state: for each chunk, what its tokens read, then the new state
 //   delta_gate   the heads with their norm and gate: the operand of the output projection
 //
 // All in fp32. Tokens beyond the last are zeros with a decay of 1: they change nothing.
@@ -17,7 +17,7 @@ struct DeltaPrompt {
   float *q, *k, *v;      // [head, padded, dimension]
   float *u, *w, *inner;  // [v head, padded, v_dim], [v head, padded, k_dim], [v head, chunk, 64, 64]
   float *total, *read;   // [v head, padded]: running sums of the logarithms of decays; [v head, padded, v_dim]
-  bf16* out;             // [n, out_stride], behind the heads zeros
+  bf16* out;             // [n, out_stride], zeros after the heads
   int n, padded, position, stride, ba_stride, out_stride;
   int k_heads, v_heads, k_dim, v_dim, taps_count, ordered;
   float eps;
@@ -28,7 +28,7 @@ __device__ __forceinline__ float sum_of_warp(float v) {
   return v;
 }
 
-// A warp a head of 8 tokens: an input is read once for all taps, but for the first few.
+// A warp has a head of 8 tokens, so an input is read once for all taps, except for the first few.
 constexpr int MIX_ROWS = 8, MOST_TAPS = 8;
 KERNEL(delta_mix, 256, DeltaPrompt) {
   const int lane = threadIdx.x & 31, heads = 2 * p.k_heads + p.v_heads;
@@ -51,7 +51,7 @@ KERNEL(delta_mix, 256, DeltaPrompt) {
         for (int t = 0; t < MOST_TAPS; ++t)
           tap[t] = t < p.taps_count ? p.taps[(p.taps_count - 1 - t) * channels + channel] : 0.f;
 #pragma unroll
-        for (int back = MOST_TAPS - 1; back > -MIX_ROWS; --back) {  // in the order of positions, as steps add
+        for (int back = MOST_TAPS - 1; back > -MIX_ROWS; --back) {  // in the order of positions, as steps add them
           if (back >= p.taps_count) continue;
           const int from = begin - back, position = p.position + from;
           const float x = from >= p.n     ? 0.f
@@ -116,7 +116,7 @@ KERNEL(delta_solve, 256, DeltaPrompt) {
     p.total[(long long)head * p.padded + first + thread] = total;
   }
   __syncthreads();
-  {  // a thread 16 entries of a row: every fourth column
+  {  // a thread has 16 entries of a row: every fourth column
     const int row = thread / 4, from = thread % 4;
     float with_k[16], with_q[16];
 #pragma unroll
@@ -161,7 +161,7 @@ struct ScanRoom {
   float state[MOST_DIM][SCAN_COLUMNS];
   float w[CHUNK][MOST_DIM], q[CHUNK][MOST_DIM], k[CHUNK][MOST_DIM];
   float inner[CHUNK][CHUNK], corrected[CHUNK][SCAN_COLUMNS];
-  float of_q[CHUNK], of_k[CHUNK];  // exp of the running sum; of what is left of it to the end
+  float of_q[CHUNK], of_k[CHUNK];  // exp of the running sum, and of its remainder to the end of the chunk
 };
 KERNEL(delta_scan, 256, DeltaPrompt) {
   SHARED_MEMORY(memory);
@@ -220,7 +220,7 @@ KERNEL(delta_scan, 256, DeltaPrompt) {
 #pragma unroll
     for (int r = 0; r < 8; ++r)
       if (inside) read[(long long)r * p.v_dim] = made[r];
-    // Its own rows of the state: nobody else reads them before the next barrier.
+    // The warp's own rows of the state: no other warp reads them before the next barrier.
     const float decay = expf(end);
     for (int d = warp * each; d < (warp + 1) * each; d += 4) {
       float4 sum = make_float4(s.state[d][lane] * decay, s.state[d + 1][lane] * decay, s.state[d + 2][lane] * decay,
@@ -239,7 +239,7 @@ KERNEL(delta_scan, 256, DeltaPrompt) {
     if (inside) state[(long long)d * p.v_dim] = s.state[d][lane];
 }
 
-// A warp a row; a lane pairs of columns. And the last inputs are kept for the next tokens.
+// A warp per row; a lane has pairs of columns. Also keeps the last inputs for the next tokens.
 KERNEL(delta_gate, 256, DeltaPrompt) {
   SHARED_MEMORY(memory);
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, values = p.v_heads * p.v_dim;

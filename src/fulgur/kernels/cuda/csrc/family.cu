@@ -1,9 +1,9 @@
-// The general driver between its products (gemv.cuh): the beginning of a step, attention (attend.cuh), and gated delta
-// nets.
+// What the general driver does between its products (gemv.cuh): the beginning of a step, attention (attend.cuh), gated
+// delta nets, and what the drafting head reads.
 #include "attend.cuh"
 
-// The residual of every row begins as its embedding. Recurrent layers learn how many tokens of the last step count: as
-// many as lie before this one's first.
+// Sets the residual of every row to its embedding, and tells recurrent layers how many tokens of the last step were
+// accepted: those before this step's first position.
 struct Begin {
   StepRows* rows;
   const bf16* embed;  // [token, width]
@@ -31,15 +31,15 @@ KERNEL(step_begin, 256, Begin) {
   }
 }
 
-// A gated delta net. A state S, [k_dim, v_dim] a value head, is decayed, corrected and read by every row:
+// A gated delta net. Every row decays, corrects and reads a state S, [k_dim, v_dim] per value head:
 //     S = g S; d = beta (v - S'k); S = S + k d'; o = S'q
-// Columns of S do not depend on each other, so a CTA has 32 of them in its registers: a lane a column, a warp k_dim / 8
-// rows of them.
+// Columns of S are independent, so a CTA holds 32 of them in registers: a column per lane, k_dim / 8 rows per warp.
 //
 // Memory holds S as of the first row of the last step, and a log of that step's rows: k, d and g of each, and the
-// inputs of the convolution. The next step adds those that were accepted, writes S once, and goes on with its own rows
-// in registers. A row that is added later goes through the same operations: k rows in a step have the bits of k steps.
-constexpr int LOG = 16;  // positions: the rows of two steps; the convolution looks back at most 8 of them
+// inputs of the convolution. The next step folds the accepted rows into S, writes S once, and goes on with its own rows
+// in registers. A row that is folded in later goes through the same operations, so k rows in a step have the bits of k
+// steps.
+constexpr int LOG = 16;  // positions: the rows of two steps; the convolution looks back at most 7 of them
 constexpr int DELTA_WARPS = 8, DELTA_THREADS = 32 * DELTA_WARPS, DELTA_COLUMNS = 32, MOST_K = 128, DELTA_ROWS = 8;
 
 struct Delta {
@@ -56,10 +56,10 @@ struct Delta {
 struct DeltaRoom {
   float q[DELTA_ROWS][MOST_K], k[DELTA_ROWS][MOST_K], v[DELTA_ROWS][DELTA_COLUMNS];
   float beta[DELTA_ROWS], decay[DELTA_ROWS], kq[DELTA_ROWS];
-  float dots[2][2][DELTA_WARPS][DELTA_COLUMNS];  // by rows in turn
+  float dots[2][2][DELTA_WARPS][DELTA_COLUMNS];  // [row % 2]
 };
 
-// A channel of the convolution at a position: what is multiplied, all loads under way together.
+// A channel of the convolution at a position: its inputs and taps, all loaded at once.
 constexpr int MOST_TAPS = 8;
 struct Taps {
   float x[MOST_TAPS], w[MOST_TAPS], newest;
@@ -106,12 +106,12 @@ KERNEL(step_delta, 256, Delta) {
     float* state = p.state + slot * p.slot_floats;
     float* inputs = state + (long long)p.v_heads * p.k_dim * p.v_dim;
     float *key_log = inputs + LOG * channels, *value_log = key_log + LOG * keys;
-    // S, caught up.
+    // S as of the last step's first row.
     float* at = state + ((long long)head * p.k_dim + warp * each) * p.v_dim + column;
     float c[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) c[i] = first && inside && i < each ? __ldcg(at + i * p.v_dim) : 0.f;
-    // The convolution of all rows: queries and keys of the head, values of the columns. S is on its way meanwhile.
+    // The convolution of all rows: queries and keys of the head, values of the columns. S is being loaded meanwhile.
     int channel[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -204,13 +204,13 @@ KERNEL(step_delta, 256, Delta) {
         for (int i = thread; i < p.k_dim; i += DELTA_THREADS)
           key_log[place * keys + k_head * p.k_dim + i] = s.k[row][i];
     }
-    if (begin + rows < count) __syncthreads();  // the next sequence's rows take the same room
+    if (begin + rows < count) __syncthreads();  // the next sequence's rows use the same room
   }
 }
 
 // The drafting head (MTP) reads, for slot t of its own keys and values, token t and the hidden state at t - 1. Hidden
-// states wait in a ring, [slot, HIDDEN, width], by position; a draft puts the head's own results where the model's will
-// be.
+// states are kept in a ring, [slot, HIDDEN, width], by position; a draft puts the head's own results where the model's
+// will be.
 constexpr int HIDDEN = 128;
 __device__ __forceinline__ long long hidden_at(const StepRows* rows, int row, int back, int width) {
   return ((long long)rows->slot[row] * HIDDEN + (rows->position[row] - back) % HIDDEN) * width;
@@ -225,7 +225,7 @@ __device__ __forceinline__ float sum_of_256(float v, float* room) {  // threads 
   return sum;
 }
 
-// The norm of a token's embedding, then that of the hidden state before it.
+// The drafting head's operand: the norm of a token's embedding, then the norm of the hidden state before it.
 struct Draft {
   const StepRows* rows;
   const bf16* embed;    // [token, width]
@@ -257,7 +257,7 @@ KERNEL(step_draft, 256, Draft) {
   }
 }
 
-// The residual of every row after its final norm, into the ring.
+// Stores the residual of every row, after its final norm, in the ring.
 struct Hidden {
   const StepRows* rows;
   const float *x, *norm;

@@ -1,28 +1,28 @@
-// Packed weights times the up to 8 rows of a step, for any family: what the general driver multiplies with.
+// Packed weights times the up to 8 rows of a step: the products of the general driver, for any model family.
 //
 // A unit is a tile of 16 rows of a matrix (of an expert). KW warps share a unit by cutting its blocks of 128 columns
 // into slices. A warp loads weights straight into registers, two groups of blocks ahead of the arithmetic, widens them
 // to bf16 (exactly) and multiplies all rows at once: a column of `mma` is a row of the step. Slices meet in shared
 // memory and are added in order. So a row's result depends neither on the other rows nor on timing.
 //
-// Experts: an expert that several rows chose is read once; a row takes its own column. A row adds up its experts in the
-// order of its own choice.
+// Experts: an expert that several rows chose is read once, and each row takes its own column. A row adds up its experts
+// in the order in which it chose them.
 //
-// The operand is prepared by every CTA for itself: the residual times the norm's weight (the norm's factor multiplies
-// the sums), a vector as it is, or the heads of a delta net with their norm and gate.
+// Every CTA prepares the operand for itself: the residual times the norm's weight (the norm's factor multiplies the
+// sums), a vector as it is, or the heads of a delta net with their norm and gate.
 //
-// The first weights of dense matrices are on their way before a kernel waits for its predecessor, those of experts as
-// soon as they are known. A warp has two groups of weights under way.
+// The first weights of dense matrices are in flight before a kernel waits for its predecessor, those of experts as soon
+// as the experts are known. A warp has two groups of weights in flight.
 #pragma once
 #include "routing.cuh"
 
 constexpr int GEMV_WARPS = 16, GEMV_THREADS = 32 * GEMV_WARPS, TILE_ROWS = 16;
 
 enum Operand { NORMED, VECTOR, GATED };
-enum Outcome { STORED, ACTIVATED, ADDED, CHOSEN };  // CHOSEN: ACTIVATED, of experts that are chosen here
+enum Outcome { STORED, ACTIVATED, ADDED, CHOSEN };  // CHOSEN: ACTIVATED, and the kernel chooses the experts
 template <int OUTCOME>
 constexpr bool ACTIVATES = OUTCOME == ACTIVATED || OUTCOME == CHOSEN;
-template <int OUTCOME>  // what is added comes from heads or a hidden vector, gates and ups from the residual
+template <int OUTCOME>  // ADDED reads heads or a hidden vector; gates and ups read the residual
 __device__ __forceinline__ bool takes(int operand, int asked) {
   if (OUTCOME == ADDED ? asked == NORMED : asked == GATED || (ACTIVATES<OUTCOME> && asked == VECTOR)) return false;
   return ACTIVATES<OUTCOME> || operand == asked;
@@ -61,8 +61,8 @@ struct GemvRoom {
   Routing routing;
 };
 
-// What a thread has of the operand's first row before it knows how many rows there are: columns of a residual and the
-// norm's weights (NORMED), or pieces of a vector (VECTOR). Where they lie is known before the predecessor has ended.
+// What a thread loads of the operand's first row before it knows the number of rows: columns of a residual and the
+// norm's weights (NORMED), or pieces of a vector (VECTOR). Their addresses are known before the predecessor ends.
 constexpr int AHEAD = 2;
 struct Begun {
   const void* at[AHEAD];
@@ -86,7 +86,7 @@ __device__ __forceinline__ void find_operand(const Gemv& p, Begun& begun) {
   }
 }
 
-// The operand in bf16, [row, choice][columns]; columns beyond its width are zeros. The factors of the norm are there
+// The operand in bf16, [row, choice][columns]; columns beyond its width are zeros. The factors of the norm are ready
 // after two more barriers (`find_factors`).
 template <int OUTCOME>
 __device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, bf16* operand, int count,
@@ -177,7 +177,7 @@ __device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, b
       for (int row = 0; row < count; ++row) operand[row * stride + i] = 0;
   }
 }
-// After a barrier, and for use after another.
+// Call after a barrier; use the factors after another.
 __device__ __forceinline__ void find_factors(const Gemv& p, GemvRoom& room, int count) {
   const int row = threadIdx.x;
   if (row >= count) return;
@@ -187,7 +187,7 @@ __device__ __forceinline__ void find_factors(const Gemv& p, GemvRoom& room, int 
   room.factor[row] = p.operand == NORMED ? rsqrtf(squares / p.width + p.eps) : 1.f;
 }
 
-// A group of two blocks in a warp's registers (one of bf16), and their scales.
+// A group of two blocks in a warp's registers (one block of bf16), and their scales.
 template <int FORMAT>
 struct Group {
   using P = Packed<FORMAT>;
@@ -221,7 +221,7 @@ struct Group {
   __device__ __forceinline__ float scale_of(int block, int half, int slab) const {
     if constexpr (FORMAT == BF16)
       return 1.f;
-    else if constexpr (FORMAT == MXFP4)  // 2^(s - 127), and 64: the codes are of 1/64
+    else if constexpr (FORMAT == MXFP4)  // 2^(s - 127) * 64: the codes are 1/64 of the values
       return __uint_as_float((scale[block][half][0] >> (8 * slab) & 255u) << 23) * 64.f;
     else if constexpr (P::NIBBLES)
       return from_half(scale[block][half][slab * P::GROUPS / 4]) * 512.f;
@@ -273,7 +273,7 @@ struct Batch {
 // Where a warp is in its tasks, each a slice of a tile of a copy. Stepping to the next group takes no division.
 struct Task {
   int unit, part, tile, which;  // unit of the batch, part of the unit; `which` of the distinct experts
-  int block, blocks;            // blocks that are left
+  int block, blocks;            // the next block; blocks left
   const char* at;
   bool there;
 };
@@ -305,7 +305,7 @@ __device__ __forceinline__ void next_group(Task& task, const Gemv& p, const Rout
   settle<FORMAT, OUTCOME>(task, p, routing, batch);
 }
 
-// The weights that a warp has under way, and where they go on.
+// The weights that a warp has in flight, and the task to load from next.
 template <int FORMAT, int OUTCOME>
 struct Flow {
   Group<FORMAT> even, odd;
@@ -373,7 +373,7 @@ __device__ __forceinline__ float sum_slices(const float* parts, int cut, int cou
   return sum;
 }
 
-// SwiGLU, or gpt-oss's: both sides bounded, and up counts from -1.
+// SwiGLU, or gpt-oss's variant: gate and up are clamped, and 1 is added to up.
 __device__ __forceinline__ float activate(const Gemv& p, float gate, float up) {
   if (p.limit == 0.f) return gate * sigmoid(gate) * up;
   gate = fminf(gate, p.limit), up = fminf(fmaxf(up, -p.limit), p.limit);
@@ -418,7 +418,7 @@ __device__ __forceinline__ void finish_units(const Gemv& p, const GemvRoom& room
     }
   }
 }
-// The biases that a batch will add, on their way to the L2.
+// Prefetches the biases that a batch will add into L2.
 template <int OUTCOME>
 __device__ __forceinline__ void fetch_bias(const Gemv& p, const Routing* routing, const Batch& batch, int distinct) {
   const int i = threadIdx.x, each = OUTCOME == ADDED ? distinct : 1;
@@ -452,7 +452,7 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
   if (routed) {
     routing = &room.routing;
     if (OUTCOME == CHOSEN) {
-      if (warp == 0 || warp < count) choose_experts(p.router, room.routing, warp);  // one row there is
+      if (warp == 0 || warp < count) choose_experts(p.router, room.routing, warp);  // row 0 need not wait for `count`
     } else {
       constexpr int WORDS = sizeof(Routing) / 4, EACH = (WORDS + GEMV_THREADS - 1) / GEMV_THREADS;
       u32 word[EACH];

@@ -1,4 +1,5 @@
-// Which experts the rows of a step use: from the logits of a router, by every CTA that is about to multiply with them.
+// Which experts the rows of a step use. Every CTA that is about to multiply with them finds them from the router's
+// logits.
 #pragma once
 #include "step.cuh"
 
@@ -23,13 +24,14 @@ __device__ __forceinline__ float warp_sum(float v) {
   for (int mask = 16; mask; mask >>= 1) v += __shfl_xor_sync(~0u, v, mask);
   return v;
 }
-// Integers in the order of floats; 0 is below all of them.
+// Maps floats to integers of the same order; 0 is below all of them.
 __device__ __forceinline__ u32 sortable(float v) {
   const u32 bits = __float_as_uint(v), made = bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
   return made ? made : 1;
 }
 
-// A row's experts by a warp. The lowest number wins ties. A single row's list is complete with it.
+// A warp chooses a row's experts. Ties go to the lowest number. For a single row this also completes the list of
+// distinct experts.
 template <int EACH>  // logits of a lane
 __device__ __forceinline__ void choose_experts(const Router& p, Routing& r, int row) {
   const int lane = threadIdx.x & 31, chosen = p.top + p.shared_expert;
@@ -88,8 +90,8 @@ __device__ __forceinline__ void choose_experts(const Router& p, Routing& r, int 
     choose_experts<16>(p, r, row);
 }
 
-// Of several rows: lists the distinct ones in the order in which rows chose them first. After a barrier; by at least
-// 128 threads of `threads`. `leads`: a bit for each that was chosen first, 128 of them.
+// For several rows: lists the distinct experts in the order in which rows first chose them. Call after a barrier, with
+// all `threads`, at least 128. `leads`: a bit for each of 128 choices, set if it is its expert's first.
 __device__ __forceinline__ void list_experts(Routing& r, u32* leads, int count, int threads) {
   const int i = threadIdx.x, row = i / MOST_CHOSEN;
   for (int j = i; j < MOST_DISTINCT * MOST_ROWS / 4; j += threads) ((u32*)&r.choice[0][0])[j] = ~0u;

@@ -1,10 +1,10 @@
-// Packed weights times the rows of a step. Rows are few, so reading the weights is what takes time, and all SMs have to
-// read as much of them as any other.
+// Packed weights times the rows of a step. Rows are few, so the time goes into reading the weights, and every SM has to
+// read an equal amount.
 //
-// The parts are those of wide.cuh; the work is cut otherwise. A quad is 64 outputs (four tiles of 16) times all columns
-// of a split. The quads of all splits, or of all experts, follow each other, and every CTA has an equal stretch of
-// them, which it goes through in pieces of up to `wide` quads. How a stretch is cut changes no sum. A stage holds 128
-// columns of a piece; rows that are not there are not copied: what they would give is never stored.
+// The building blocks are those of wide.cuh; the work is cut differently. A quad is 64 outputs (four tiles of 16) times
+// all columns of a split. The quads of all splits, or of all experts' tiles, form one sequence. Every CTA has an equal
+// stretch of it and goes through it in pieces of up to `wide` quads. How a stretch is cut changes no sum. A stage holds
+// 128 columns of a piece; missing rows are not copied, since their results are never stored.
 #pragma once
 #include "wide.cuh"
 
@@ -21,8 +21,8 @@ struct RowsMemory {
 
 // The pieces of this CTA, one after the other. `runs`: splits, or tiles of experts' rows.
 struct Stretch {
-  int all, at, last;      // quads of a run; of all runs those up to `last`
-  int quad, quads;        // of the piece
+  int all, at, last;      // quads of a run; the next quad and the end, over all runs
+  int quad, quads;        // first quad of the piece, and how many
   int begin, end, split;  // blocks
   int first, count, expert;
   __device__ __forceinline__ Stretch(const Product& p, int runs) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void fetch_weights(const Product& p, const Stretch& s
   if (lane == 0) gate_expect(gate, tiles * BYTES);
   __syncwarp();
   if (lane >= tiles) return;
-  const int tile = min(s.quad * QUAD + lane, p.matrix_tiles - 1);  // beyond the end: weights that nobody stores
+  const int tile = min(s.quad * QUAD + lane, p.matrix_tiles - 1);  // beyond the end: results are not stored
   copy_run_once(to + lane * BYTES, p.weights + s.expert * p.copy_bytes + ((long long)tile * p.blocks + block) * BYTES,
                 BYTES, gate);
 }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void bring_rows(const Product& p, u32 stages, u32 gat
   const int thread = threadIdx.x - CONSUMERS, piece = thread & 15, low = thread >> 4;
   const u32 to = stages + piece / 8 * (TOKENS * 128) + low * 128 + ((piece & 7) ^ low) * 16, size = M::stage(p);
   u32 stage = 0, parity = 1;
-  // Weights of one matrix are known before the predecessor has ended, whose results are the other operand.
+  // The weights of a single matrix are known before the predecessor ends, whose results are the other operand.
   int ahead = 0;
   if (!p.tiles && thread < 32)
     for (Stretch s(p, p.splits); s.more() && ahead < p.stages; s.next(p))
@@ -78,7 +78,7 @@ __device__ __forceinline__ void bring_rows(const Product& p, u32 stages, u32 gat
         fetch_weights<FORMAT>(p, s, block, stages + ahead * size + M::X, gates + ahead * 16);
   wait_for_predecessor();
   for (Stretch s(p, p.tiles ? *p.tile_count : p.splits); s.more(); s.next(p)) {
-    u32 from[TOKENS / 8];  // bytes from the first row: every eighth row is this thread's
+    u32 from[TOKENS / 8];  // byte offsets of this thread's rows: every eighth row
 #pragma unroll
     for (int i = 0; i < TOKENS / 8; ++i) {
       const int row = s.first + min(low + 8 * i, s.count - 1);
@@ -104,14 +104,15 @@ __device__ __forceinline__ void bring_rows(const Product& p, u32 stages, u32 gat
   }
 }
 
-// One piece; a warpgroup has PARTS of its quads, from `mine` on. One without any multiplies the last again.
+// Multiplies one piece; a warpgroup has PARTS of its quads, from `mine` on. A warpgroup without any multiplies the last
+// quad again and stores nothing.
 template <int FORMAT, int TOKENS, int EPILOGUE, int PARTS>
 __device__ __forceinline__ void multiply_piece(const Product& p, const Stretch& s, int mine, u32 stages, u32 gates,
                                                u32 v, u32& stage, u32& parity) {
   typedef RowsMemory<FORMAT, TOKENS> M;
   const int warp = threadIdx.x / 32;
   const u32 size = M::stage(p);
-  float c[PARTS][TOKENS / 2], scale[PARTS][2];  // of rows g and g + 8, that the sums are to be multiplied with
+  float c[PARTS][TOKENS / 2], scale[PARTS][2];  // of rows g and g + 8, still to be applied to the sums
 #pragma unroll
   for (int i = 0; i < PARTS; ++i) {
     scale[i][0] = scale[i][1] = 1;
