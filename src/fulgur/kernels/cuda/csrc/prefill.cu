@@ -1,5 +1,5 @@
-// A layer of prefill between its products: norms, rotary positions and the KV cache, routing, sums of experts. Rows are
-// warps.
+// What a layer of prefill does between its products: norms, RoPE and the KV cache, routing, sums of experts. Most
+// kernels use a warp per row.
 //
 // `instances.h` names the formats that a model has: WIDEN(name, FORMAT).
 #include "cache.cuh"
@@ -19,7 +19,7 @@ __device__ __forceinline__ float exponential(float v) { return power2(1.44269504
 // x / rms(x) in bf16, with and without the weight: the operands of a layer's products, and of its router.
 struct Norm {
   const float *x, *weight;  // [n, width], [width]
-  bf16 *out, *plain;        // [n, stride], behind `width` zeros; plain may be null
+  bf16 *out, *plain;        // [n, stride], zeros after `width`; plain may be null
   int n, width, stride, ordered;
   float eps;
   int pad;
@@ -58,7 +58,7 @@ struct Rope {
   const bf16* qkv;                                 // [n, qkv_stride]
   const float *bias, *q_weight, *k_weight, *rope;  // null where a family has none; rope [context, cos + sin]
   const int* table;
-  bf16 *q, *keys, *values;  // [n, heads, HEAD]; [block, kv heads, 64, HEAD], with exponents codes of 8 bits
+  bf16 *q, *keys, *values;  // [n, heads, HEAD]; [block, kv heads, 64, HEAD], with exponents: 8-bit codes
   unsigned char *key_exponents, *value_exponents;  // [block, kv heads, 64]; null: keys and values are bf16
   int n, position, heads, kv_heads, head_dim, qkv_stride;
   float eps;
@@ -147,8 +147,8 @@ KERNEL(rope_store, 256, Rope) {
   }
 }
 
-// Keys and values of the first `n` positions out of their blocks, one after another: what attention kernels of
-// libraries read.
+// Copies keys and values of the first `n` positions from their blocks to contiguous rows, for libraries' attention
+// kernels.
 struct Gather {
   const bf16 *keys, *values;
   const unsigned char *key_exponents, *value_exponents;  // as in `Rope`
@@ -168,12 +168,12 @@ KERNEL(gather_cache, 256, Gather) {
   }
 }
 
-// Attended heads as an operand. With `earlier` they are two parts, of this chunk's keys and of those before it, each
-// with the logarithm of its sum of exponentials: joined by their softmax weights.
+// The attention output as an operand. With `earlier` it has two parts, over this chunk's keys and over those before it,
+// each with the logarithm of its sum of exponentials; they are joined by their softmax weights.
 struct Attended {
   const bf16 *own, *earlier;           // [row, head, HEAD] by strides
   const float *own_lse, *earlier_lse;  // [head, row]
-  bf16* out;                           // [n, stride], behind `width` zeros
+  bf16* out;                           // [n, stride], zeros after `width`
   int n, width, stride, head_dim, ordered;
   int own_row, own_head, earlier_row, earlier_head, lse_head;  // strides
 };
@@ -202,7 +202,7 @@ KERNEL(attended_rows, 256, Attended) {
     }
 }
 
-// The experts of a row by falling logit, and their routing weights.
+// The experts of a row by descending logit, and their routing weights.
 struct Route {
   const float* logits;  // [n, stride]
   int* chosen;          // [n, top]
@@ -228,7 +228,7 @@ KERNEL(route_rows, 256, Route) {
         const int whose = __shfl_xor_sync(~0u, which, mask);
         if (other > best || (other == best && whose < which)) best = other, which = whose;
       }
-      which = min(which, p.experts - 1);  // logits that are not numbers: some expert
+      which = min(which, p.experts - 1);  // NaN logits: any valid expert
       if (k == 0) {
         highest = best;
 #pragma unroll
@@ -246,12 +246,12 @@ KERNEL(route_rows, 256, Route) {
   }
 }
 
-// Rows sorted by expert, in the order they came. A CTA an expert: it counts those before its own, and lists its own.
-// The last CTA to finish cuts them into tiles.
+// Sorts rows by expert, otherwise keeping their order. A CTA per expert counts the rows of the experts before its own,
+// and lists its own. The last CTA to finish cuts them into tiles.
 struct Sort {
   const int* chosen;  // [n * top]
   const float* share;
-  int *row, *place;  // of every sorted row its row; of every choice its sorted row
+  int *row, *place;  // the row of every sorted row; the sorted row of every choice
   float* sorted_share;
   int* starts;  // [experts + 1]
   Tile* tiles;
@@ -272,7 +272,7 @@ KERNEL(sort_by_expert, 512, Sort) {
   before = own = 0;
   for (int i = 0; i < 16; ++i) before += counts[2 * i], own += counts[2 * i + 1];
   __syncthreads();
-  // Every warp lists a stretch of its own, after it knows how many there are in those before it.
+  // Every warp lists its own stretch, once it knows how many rows the stretches before it hold.
   const int each = ((p.choices + 15) / 16 + 31) / 32 * 32, begin = warp * each, end = min(begin + each, p.choices);
   int found = 0;
   for (int i = begin + lane; i < end; i += 32) found += p.chosen[i] == expert;
@@ -313,7 +313,7 @@ KERNEL(sort_by_expert, 512, Sort) {
   }
 }
 
-// What a row's experts made of it, added to the residual in the order of the choice.
+// Adds the outputs of a row's experts to the residual, in the order of the choice.
 struct Combine {
   const bf16* y;  // [sorted rows, width]
   const int* place;
@@ -335,7 +335,7 @@ KERNEL(combine_rows, 256, Combine) {
     }
 }
 
-// Packed weights as plain bf16 rows, for products of libraries. A warp a block of 16 x 128.
+// Widens packed weights to plain bf16 rows, for libraries' products. A warp per block of 16 x 128.
 struct Widen {
   const char* weights;
   bf16* out;  // [tiles * 16, blocks * 128]
@@ -381,7 +381,7 @@ __device__ __forceinline__ void widen_blocks(const Widen& p) {
   }
 }
 
-// SwiGLU of what a library's product made of gate and up, 8 rows of each alternating.
+// SwiGLU of a library product's output, in which 8 gates and 8 ups alternate.
 struct Swiglu {
   const bf16* both;  // [n, 2 * width]
   bf16* h;           // [n, stride]

@@ -1,14 +1,15 @@
-// Between the products of a prompt of any family: positions and the cache, what attention made as an operand, routing.
+// What happens between the products of a prompt, for any family: RoPE and the cache, the attention output as an
+// operand, routing.
 #include "cache.cuh"
 #include "step.cuh"
 
 // The heads of a row: bias, norm, rotation of the first `rotated` dimensions; queries to `q`, keys and values to their
-// slot of the cache. A warp a head.
+// slot of the cache. A warp per head.
 struct PromptRope {
   const float* projected;                                        // [n, stride]
   const float *bias, *q_weight, *k_weight, *rope, *query_scale;  // null where a family has none; rope: cos, then sin
   const int* table;
-  bf16 *q, *keys, *values;  // [n, heads, head_dim]; [block, kv heads, 64, head_dim], with exponents codes of 8 bits
+  bf16 *q, *keys, *values;  // [n, heads, head_dim]; [block, kv heads, 64, head_dim], with exponents: 8-bit codes
   unsigned char *key_exponents, *value_exponents;  // [block, kv heads, 64]; null: keys and values are bf16
   int n, position, heads, kv_heads, head_dim, stride, rotated;
   float eps;
@@ -60,12 +61,13 @@ KERNEL(prompt_rope, 256, PromptRope) {
   }
 }
 
-// Attended heads as the operand of the output projection: with sinks their share of the softmax, then the gate.
+// The attention output as the operand of the output projection: with sinks, times the keys' part of the softmax; then
+// times the gate's sigmoid.
 struct PromptAttended {
   const bf16* attended;          // [n, heads, head_dim]
   const float* gate;             // [n, gate_stride]; null: none
   const float *log_sum, *sinks;  // [heads, n]: logarithms of sums of exponentials; [heads]; null: none
-  bf16* out;                     // [n, stride], behind the heads zeros
+  bf16* out;                     // [n, stride], zeros after the heads
   int n, heads, head_dim, gate_stride, stride, ordered;
 };
 KERNEL(prompt_attended, 256, PromptAttended) {
@@ -94,8 +96,8 @@ KERNEL(prompt_attended, 256, PromptAttended) {
     }
 }
 
-// The experts of a row by falling logit, ties to the lowest number, and their shares; a shared expert comes last, with
-// the sigmoid of the logit behind all others. A warp a row.
+// The experts of a row by descending logit, ties to the lowest number, and their routing weights. A shared expert comes
+// last; its weight is the sigmoid of the logit after all others. A warp per row.
 struct PromptRoute {
   const float *logits, *bias;  // [n, stride]; [experts] or null
   int* chosen;                 // [n, top + shared]
@@ -124,7 +126,7 @@ KERNEL(prompt_route, 256, PromptRoute) {
         const int whose = __shfl_xor_sync(~0u, which, mask);
         if (other > best || (other == best && whose < which)) best = other, which = whose;
       }
-      which = min(which, p.experts - 1);  // logits that are not numbers: some expert
+      which = min(which, p.experts - 1);  // NaN logits: any valid expert
       if (k == 0) {
         highest = best;
 #pragma unroll

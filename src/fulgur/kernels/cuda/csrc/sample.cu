@@ -1,15 +1,17 @@
 // Choosing the next token from a row of logits: bias, penalties, a grammar's mask, temperature, min-p, top-k, top-p,
-// and log-probabilities. Two kernels behind a step, for all its rows. `engine/sample.py` is the same on the host, and
-// chooses the same tokens: scores are the same operations in the same order, masses are sums of integers (noise.cuh).
+// and log-probabilities. Two kernels after a step, for all its rows. `engine/sample.py` does the same on the host and
+// chooses the same tokens: scores take the same operations in the same order, and masses are sums of integers
+// (noise.cuh).
 //
-// `scan_logits`: a CTA a slice of the vocabulary. It changes the logits and leaves the slice's best token, or the
-// highest few that top-k can need. `choose_token`: a CTA a row. It finds where the kept tokens end and takes the best
-// of them with its noise. In a run of many steps it also sets up the next one and tells the host.
+// `scan_logits`, a CTA per slice of the vocabulary, adjusts the logits and stores the slice's best token, or the
+// highest few that top-k can need. `choose_token`, a CTA per row, finds the border of the kept tokens and takes the
+// best of them after adding noise. In a run of many steps it also sets up the next step and reports the token to the
+// host.
 #include "sample_cut.cuh"
 #include "sample_scan.cuh"
 
-// Where top-k leaves few tokens: they are gathered, and each finds the mass of those before it. False if too many are
-// equal.
+// For a top-k that leaves few tokens: gathers them, then each thread finds the mass of those before its own. Returns
+// false if too many are equal.
 __device__ __forceinline__ bool choose_of_few(const Listed& e, const SampleRow& r, float highest, Winner& winner,
                                               Room& room) {
   const int thread = threadIdx.x;
@@ -26,7 +28,7 @@ __device__ __forceinline__ bool choose_of_few(const Listed& e, const SampleRow& 
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < EACH; ++j)
-    if (key[j] >= border) {  // with all that equal the last: ranks tell which of them count
+    if (key[j] >= border) {  // including all that equal the last: ranks decide which of them count
       const u32 place = atomicAdd(&room.count, 1u);
       if (place < FEW) room.few[place] = e.at[j * CHOOSE + thread];
     }
@@ -106,7 +108,7 @@ __device__ __forceinline__ float log_sum(const Sample& p, const Part* parts) {
   return highest + natural_log(sum);
 }
 
-// The most likely tokens, best first.
+// Reports the most likely tokens and their log-probabilities, best first.
 template <int THREADS>
 __device__ __forceinline__ void tell_alternatives(const Listed& e, int wanted, float lse, float* told, Room& room) {
   const Measure m{0.f, 0.f, -INF, false};
@@ -132,7 +134,7 @@ __device__ __forceinline__ void tell_alternatives(const Listed& e, int wanted, f
   told[3 + 2 * rank] = __uint_as_float(mine.x) - lse;
 }
 
-// The end of a step of a run: the state of the next one, the ring, whether to go on. By one thread.
+// Ends a step of a run: sets the state of the next step, writes the ring, decides whether to go on. By one thread.
 __device__ __forceinline__ void go_on(const Sample& p, SampleRow& r, int token, int cancel) {
   volatile int* box = p.mailbox;
   const int made = *p.state_produced + 1;
@@ -186,7 +188,7 @@ __device__ __forceinline__ void choose(const Sample& p, char* memory) {
                             r, highest, winner, room);
   }
   winner.across<THREADS>(room.words);
-  if (thread == 0) room.token = winner.token < p.vocab ? winner.token : 0;  // logits that are not numbers: some token
+  if (thread == 0) room.token = winner.token < p.vocab ? winner.token : 0;  // NaN logits: any valid token
   __syncthreads();
   const int token = (int)room.token;
   if (r.alternatives >= 0) {
@@ -224,7 +226,7 @@ KERNEL(choose_token, 256, Sample) {
   SHARED_MEMORY(memory);
   choose<CHOOSE>(p, memory);
 }
-// Where some row has more tokens to look at than slices hand on.
+// For steps in which some row needs more tokens than the slices' lists hold.
 KERNEL(choose_among_all, 512, Sample) {
   SHARED_MEMORY(memory);
   choose<CHOOSE_ALL>(p, memory);

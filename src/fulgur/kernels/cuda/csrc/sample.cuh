@@ -1,17 +1,18 @@
-// What both kernels of sample.cu share: a row's parameters, what a slice of its logits leaves, the best of many.
+// What both kernels of sample.cu share: a row's parameters, the result of a slice of its logits, the best of many
+// tokens.
 #pragma once
 #include "noise.cuh"
 #include "wide_ptx.cuh"
 
 constexpr int SCAN = 256, EACH = 8, SLICE = SCAN * EACH;  // threads, tokens of a thread, tokens of a CTA
-constexpr int CHOOSE = 256, CHOOSE_ALL = 512;             // threads of a row, where few tokens are looked at, or all
+constexpr int CHOOSE = 256, CHOOSE_ALL = 512;             // threads per row: if few tokens are looked at; if all are
 constexpr int RING = 4096, TOLD = 512, ALTERNATIVES = 100, RECORD = 2 + 2 * ALTERNATIVES;  // as in sampling.py
 constexpr int NEVER = 0x7fffffff, FEW = 128;
-constexpr int BINS = 1024;            // of the mass of all tokens: 32 for a factor of 2
+constexpr int BINS = 1024;            // of the mass of all tokens: 32 per factor of 2
 constexpr u32 NOTHING = 0x007fffffu;  // the key of -infinity
 
 struct SampleRow {
-  u32* counts;        // by token: how often it was generated, in the highest bit whether it was seen; null: no penalty
+  u32* counts;        // by token: how often it was generated; highest bit: whether it was seen; null: no penalty
   const float* bias;  // by token; null: none
   const u32* mask;    // a bit a token that the grammar allows; null: all
   double top_p;
@@ -28,7 +29,7 @@ struct SampleRow {
   int pad;
 };
 
-struct Part {  // what a slice leaves
+struct Part {  // the result of a slice
   float score;
   int token;
   float highest;               // after penalties and mask
@@ -73,7 +74,7 @@ struct Winner {
   __device__ __forceinline__ void offer(float s, int t) {
     if (s > score || (s == score && t < token)) score = s, token = t;
   }
-  // Over a block; valid in warp 0. `room` holds two words a warp.
+  // Reduces over a block; valid in warp 0. `room` holds two words per warp.
   template <int THREADS>
   __device__ __forceinline__ void across(u32* room) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -94,7 +95,7 @@ struct Winner {
   }
 };
 
-// Sums of a block, valid in all threads. Rooms alternate: one barrier a sum.
+// The sum over a block, valid in all threads. Callers alternate rooms, so a sum needs only one barrier.
 __device__ __forceinline__ u32 block_count(u32 v, u32* room) {
   for (int step = 16; step; step >>= 1) v += __shfl_xor_sync(~0u, v, step);
   if ((threadIdx.x & 31) == 0) room[threadIdx.x / 32] = v;
@@ -104,7 +105,8 @@ __device__ __forceinline__ u32 block_count(u32 v, u32* room) {
   return sum;
 }
 
-// The highest key that at least `wanted` of a block's keys reach. Two bits a turn; counts share words. `room` [32].
+// The highest key that at least `wanted` of a block's keys reach. Finds two bits per iteration; counts share words.
+// `room` [32].
 __device__ __forceinline__ u32 border_of(const u32 (&key)[EACH], u32 wanted, u32* room) {
   u32 border = 0;
 #pragma unroll 1

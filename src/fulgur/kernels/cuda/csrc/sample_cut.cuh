@@ -1,4 +1,4 @@
-// Where top-k, top-p and min-p end: the fewest of the highest tokens that count enough, in number or in mass.
+// Where top-k, top-p and min-p cut: the fewest highest tokens that reach a number or a mass.
 #pragma once
 #include "sample.cuh"
 
@@ -9,7 +9,7 @@ struct Border {
   __device__ __forceinline__ bool keeps(u32 k, int token) const { return k > key || (k == key && token <= last); }
 };
 
-// What a token counts for: itself for top-k, its weight for top-p.
+// What a token counts: 1 for top-k, its weight for top-p.
 struct Measure {
   float highest, sharpness, floor;
   bool mass;
@@ -26,11 +26,11 @@ struct Listed {  // in shared memory: the lists of all slices, and what each tok
   __device__ __forceinline__ void prepare(int i, u32 count) const { counts[i] = count; }
   __device__ __forceinline__ u32 count(int i, const Measure&, const Border&) const { return counts[i]; }
 };
-struct All {  // in memory; nothing is kept beside
+struct All {  // in global memory; what a token counts is recomputed, not stored
   const float* at;
   int n;
   u64* bins;    // in shared memory
-  Listed room;  // for the tokens of one of them
+  Listed room;  // for the tokens of one bin
   __device__ __forceinline__ float value(int i) const { return __ldcg(at + i); }
   __device__ __forceinline__ int token(int i) const { return i; }
   __device__ __forceinline__ void prepare(int, u32) const {}
@@ -52,7 +52,7 @@ struct Room {  // shared memory of choose_token
   int bin;
 };
 
-// The sum of a block, in every thread. Two rooms by turns: one barrier a sum.
+// The sum over a block, in every thread. Callers alternate two rooms, so a sum needs only one barrier.
 template <int THREADS>
 __device__ __forceinline__ u64 block_sum(u64 v, u64* room) {
   u32 low = (u32)v & 0xfffffu, high = (u32)(v >> 20);  // halves whose sums over a warp fit
@@ -68,7 +68,7 @@ __device__ __forceinline__ u64 block_sum(u64 v, u64* room) {
   return sum;
 }
 
-// Where tokens measure `wanted`, if those above all of these measure `over`, and these the rest at least.
+// The border at which tokens measure `wanted`. Those above all of `e` measure `over`; `e` measures at least the rest.
 template <int THREADS, class Elements>
 __device__ __forceinline__ Border border_among(const Elements& e, const Border& before, const Measure& m, double wanted,
                                                u64 over, Room& room) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ Border border_among(const Elements& e, const Border& 
     else
       above = sum;
   }
-  // Of equal tokens, only as many as are wanted.
+  // Of tokens that equal the border, only as many as are needed.
   const u32 bits = border & 0x80000000u ? border ^ 0x80000000u : ~border;
   const u64 each = m.of(__uint_as_float(bits));
   u64 need = (u64)((wanted - (double)above) / (double)each);
@@ -112,7 +112,7 @@ __device__ __forceinline__ Border border_among(const Elements& e, const Border& 
 }
 
 // The fewest of the highest tokens, among those within `before` and the floor, that measure at least `wanted`, or the
-// share `part` of all.
+// fraction `part` of all.
 template <int THREADS, class Elements>
 __device__ __forceinline__ Border cut(const Elements& e, const Border& before, const Measure& m, double wanted,
                                       double part, Room& room) {
@@ -127,20 +127,20 @@ __device__ __forceinline__ Border cut(const Elements& e, const Border& before, c
     e.prepare(i, count);
     mine += count;
   }
-  const u64 total = block_sum<THREADS>(mine, room.sums[1]);  // `border_among` begins with the other
+  const u64 total = block_sum<THREADS>(mine, room.sums[1]);  // `border_among` begins with the other room
   if (part > 0.) wanted = (double)total * part;
   if (total == 0 || (double)total < wanted) return {NOTHING, NEVER};  // all of them measure less
   return border_among<THREADS>(e, before, m, wanted, 0, room);
 }
 
-// The same for the share `part` of the mass.
+// The same for the fraction `part` of the mass.
 template <int THREADS>
 __device__ __forceinline__ Border cut_mass(const Listed& e, const Border& before, const Measure& m, double part,
                                            Room& room) {
   return cut<THREADS>(e, before, m, 0., part, room);
 }
-// Of all tokens: their mass by bins of the scaled logit, then the tokens of the bin in which the kept ones end. Both
-// follow the order of the keys, and the sums are of integers, so the border is the same.
+// For all tokens: sums their mass in bins of the scaled logit, then looks at the tokens of the bin in which the kept
+// ones end. Both follow the order of the keys, and the sums are of integers, so the border is the same.
 __device__ __forceinline__ int bin_of(const Measure& m, float v) {
   return min((int)(m.scaled(v) * (-1.44269504f * (BINS / 32))), BINS - 1);
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "sample.cuh"
 
-// The `wanted` highest of a slice's values, equal ones by the lower token; returns how many there are.
+// The `wanted` highest of a slice's values, ties by the lower token; returns how many there are.
 __device__ __forceinline__ int highest_of(const float (&value)[EACH], int first, int wanted, uint2* out, u32* room) {
   u32 key[EACH];
   for (int j = 0; j < EACH; ++j) key[j] = key_of(value[j]);
@@ -22,7 +22,7 @@ __device__ __forceinline__ int highest_of(const float (&value)[EACH], int first,
     if (higher) place = (int)atomicAdd(&next[0], 1u);
     if (equal <= spare) {
       if (same) place = (int)atomicAdd(&next[1], 1u);
-    } else {  // not all of them: tokens in order
+    } else {  // not all of them fit: the lowest tokens first
       const u32 lanes = lanes_with(same);
       const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
       if (lane == 0) room[56 + warp] = count_bits(lanes);

@@ -1,13 +1,13 @@
-// Packed weights times many rows: what prefill multiplies with, dense matrices and experts alike.
+// Packed weights times many rows: the products of prefill, for dense matrices and experts alike.
 //
 // A CTA makes tiles of 256 outputs (rows of the matrix) x TOKENS tokens and goes on to the next tile while the last one
-// is written. Four warps bring the operands, a block of 128 columns a stage: weights as they are packed, by the copy
-// engine, and activations, gathered by row. Two warpgroups multiply 128 outputs each. The layout of `formats.py` is
-// that of the registers of `wgmma`: a lane reads its 16 bytes, widens them to bf16 (exactly) and has the fragments of
-// two steps of 16 columns. In exchange activations lie in `ordered` columns.
+// is written. Four warps load the operands, a block of 128 columns per stage: packed weights by the copy engine, and
+// activations gathered by row. Two warpgroups multiply 128 outputs each. The layout of `formats.py` is that of the
+// registers of `wgmma`: a lane reads its 16 bytes, widens them to bf16 (exactly) and has the fragments of two steps of
+// 16 columns. In exchange activations lie in `ordered` columns.
 //
-// Scales multiply the sums: before the products of a block are added, the sums so far are divided by its scale and
-// multiplied by the last one's. What is left is multiplied out at the end.
+// Scales are applied to the sums: before the products of a block are added, the sums so far are divided by its scale
+// and multiplied by the previous block's. The last scale is applied at the end.
 #pragma once
 #include "packed.cuh"
 #include "wide_ptx.cuh"
@@ -18,7 +18,7 @@ constexpr int COLUMNS = 128;  // of a block
 
 struct Tile {
   int expert, first, count, pad;
-};  // rows first .. first + count of the sorted ones
+};  // `count` sorted rows, from `first` on
 
 struct Product {
   const char* weights;  // of the layer
@@ -36,10 +36,10 @@ struct Product {
   int matrix_tiles;      // of 16 rows
   int blocks;            // of 128 columns
   int out_stride;        // elements
-  int splits;            // of the columns: sums of each go to a part of the output of their own
+  int splits;            // of the columns; each has its own part of the output
   int bias_stride;
   float limit, alpha;  // CLAMPED
-  int wide, stages;    // a step's (rows.cuh): quads of a piece at most, and pieces that are under way
+  int wide, stages;    // of steps (rows.cuh): most quads of a piece; number of stages
 };
 __device__ __forceinline__ constexpr bool activates(int epilogue) { return epilogue == SWIGLU || epilogue == CLAMPED; }
 
@@ -90,15 +90,15 @@ __device__ __forceinline__ void read_scales(u32 at, int group, float (&scale)[2]
     scale[0] = shared_float(record), scale[1] = shared_float(record + 4);
   } else if constexpr (FORMAT == FP8_ROWS) {
     scale[0] = shared_float(record + row * 4), scale[1] = shared_float(record + row * 4 + 32);
-  } else if constexpr (FORMAT == MXFP4) {  // the exponents of a row's four groups; codes are of a 64th
+  } else if constexpr (FORMAT == MXFP4) {  // the exponents of a row's four groups; codes are 1/64 of values
     scale[0] = __uint_as_float((__float_as_uint(shared_float(record + row * 4)) >> 8 * group & 255u) << 23) * 64.f;
     scale[1] = __uint_as_float((__float_as_uint(shared_float(record + row * 4 + 32)) >> 8 * group & 255u) << 23) * 64.f;
   } else {
-    scale[0] = from_half(shared2(record + group * 32 + row * 2)) * 512.f;  // codes are of a 512th
+    scale[0] = from_half(shared2(record + group * 32 + row * 2)) * 512.f;  // codes are 1/512 of values
     scale[1] = from_half(shared2(record + group * 32 + row * 2 + 16)) * 512.f;
   }
 }
-// What sums with scale `now` are multiplied with to have scale `next`. A scale of 0 has weights of 0: any will do.
+// The factor that takes sums from scale `now` to scale `next`. A scale of 0 means weights of 0, so any factor will do.
 __device__ __forceinline__ float rescale(float& now, float next) {
   if (next == 0) return 1;
   const float factor = quotient(now, next);
@@ -106,8 +106,8 @@ __device__ __forceinline__ float rescale(float& now, float next) {
   return factor;
 }
 
-// Which tile of the output: experts take all outputs of a tile of tokens in a row; a dense matrix goes through 8 tiles
-// of tokens for every 256 outputs, so that neither operand is read far more often than the other.
+// A tile of the output. Experts take all outputs of a tile of tokens one after another; a dense matrix goes through 8
+// tiles of tokens for every 256 outputs, so that neither operand is read far more often than the other.
 template <int TOKENS>
 struct Place {
   int outputs, first, count;  // first output; rows
@@ -141,7 +141,7 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
   const int thread = threadIdx.x - CONSUMERS, lane = thread & 31, piece = thread & 15, low = thread >> 4;
   const u32 to = stages + piece / 8 * (TOKENS * 128) + low * 128 + ((piece & 7) ^ low) * 16;
   u32 stage = 0, parity = 1;
-  // Weights of one matrix are known before the predecessor has ended, whose results are the other operand.
+  // The weights of a single matrix are known before the predecessor ends, whose results are the other operand.
   int ahead = 0;
   if (!p.tiles && (int)blockIdx.x < Place<TOKENS>::total(p)) {
     const Place<TOKENS> place(p, blockIdx.x);
@@ -159,14 +159,14 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
   wait_for_predecessor();
   for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
     const Place<TOKENS> place(p, tile);
-    u32 from[TOKENS / 8];  // bytes from the first row: every eighth row is this thread's
+    u32 from[TOKENS / 8];  // byte offsets of this thread's rows: every eighth row
 #pragma unroll
     for (int i = 0; i < TOKENS / 8; ++i) {
       const int row = place.first + min(low + 8 * i, place.count - 1);
       from[i] = (p.rows ? p.rows[row] : row) * p.blocks * (2 * COLUMNS);
     }
     const char* x = (const char*)p.x + piece * 16 + place.begin * (2 * COLUMNS);
-    const int mine = min(place.outputs / 16 + lane, p.matrix_tiles - 1);  // beyond the end: weights that nobody stores
+    const int mine = min(place.outputs / 16 + lane, p.matrix_tiles - 1);  // beyond the end: results are not stored
     const char* weights = place.weights + ((long long)mine * p.blocks + place.begin) * Packed<FORMAT>::BYTES;
     for (int block = place.begin; block < place.end; ++block) {
       const u32 base = stage * M::STAGE, full = gates + stage * 16;
@@ -217,7 +217,7 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
         value[e + 2] = __uint_as_float(bits.z), value[e + 3] = __uint_as_float(bits.w);
       }
     }
-    if (!activates(EPILOGUE) && outputs + at + EACH > limit) {  // the last outputs of a matrix of another size
+    if (!activates(EPILOGUE) && outputs + at + EACH > limit) {  // the matrix ends among these outputs
       for (int e = 0; outputs + at + e < limit; ++e) {
         float* out = (float*)p.out + to + e;
         if constexpr (NARROW)
@@ -225,7 +225,7 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
         else
           *out = EPILOGUE == ADD_FLOAT ? *out + value[e] : value[e];
       }
-    } else if constexpr (NARROW) {  // beyond h's last column are finite numbers, and weights of 0
+    } else if constexpr (NARROW) {  // beyond h's last column: finite numbers, which meet weights of 0
       *(uint4*)((bf16*)p.out + to) = make_uint4(pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3]),
                                                 pack_bf16(value[4], value[5]), pack_bf16(value[6], value[7]));
     } else {
@@ -236,8 +236,8 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
   }
 }
 
-// A block of 128 columns: 64 outputs of a warpgroup, or twice as many, whose weights are at `mine`, times the tokens at
-// `x`.
+// Multiplies a block of 128 columns: 64 * PARTS outputs of a warpgroup, whose weights are at `mine`, times the tokens
+// at `x`.
 template <int FORMAT, int TOKENS, int PARTS>
 __device__ __forceinline__ void multiply_block(u32 x, const u32 (&mine)[PARTS], float (&c)[PARTS][TOKENS / 2],
                                                float (&scale)[PARTS][2]) {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void multiply_block(u32 x, const u32 (&mine)[PARTS], 
   }
 }
 
-// The sums of a warpgroup's outputs, of which the first `columns` are stored, for `count` rows from `first` on.
+// Stores the sums of a warpgroup's first `columns` outputs, for `count` rows from `first` on.
 template <int TOKENS, int EPILOGUE, int PARTS>
 __device__ __forceinline__ void store_sums(const Product& p, const float (&c)[PARTS][TOKENS / 2],
                                            const float (&scale)[PARTS][2], u32 v, int outputs, int columns, int first,
@@ -326,7 +326,7 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
   for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
     const Place<TOKENS> place(p, tile);
     float c[2][TOKENS / 2];
-    float scale[2][2] = {{1, 1}, {1, 1}};  // of rows g and g + 8, that the sums are to be multiplied with
+    float scale[2][2] = {{1, 1}, {1, 1}};  // of rows g and g + 8, still to be applied to the sums
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; ++i) c[0][i] = c[1][i] = 0;
     for (int block = place.begin; block < place.end; ++block) {

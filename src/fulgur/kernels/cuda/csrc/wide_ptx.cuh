@@ -5,7 +5,7 @@
 #pragma once
 #include "ptx.cuh"
 
-// A kernel of one structure of arguments, p.
+// A kernel whose only argument is the structure p.
 #define KERNEL(name, threads, Arguments) \
   extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Arguments p)
 
@@ -20,13 +20,13 @@ __device__ __forceinline__ void gate_arrive(u32 gate) {
 __device__ __forceinline__ void gate_expect(u32 gate, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
 }
-// The copy engine brings a run of bytes; the gate counts them.
+// The copy engine copies a run of bytes; the gate counts them.
 __device__ __forceinline__ void copy_run(u32 to, const char* from, u32 bytes, u32 gate) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(gate)
                : "memory");
 }
-// Bytes that are read once: they make room in L2 before others do.
+// For bytes that are read once: L2 evicts them before others.
 __device__ __forceinline__ void copy_run_once(u32 to, const char* from, u32 bytes, u32 gate) {
   asm volatile(
       "{.reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
@@ -35,14 +35,14 @@ __device__ __forceinline__ void copy_run_once(u32 to, const char* from, u32 byte
       "l"(from), "r"(bytes), "r"(gate)
       : "memory");
 }
-// 16 bytes of this thread. `copies_arrive` is an arrival of the thread once all its copies so far have landed.
+// A thread copies 16 bytes. `copies_arrive` makes the thread arrive at the gate once all its copies so far have landed.
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copies_arrive(u32 gate) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
 }
-// Copies that have landed are there for matrix instructions, too.
+// Makes copies that have landed visible to matrix instructions, too.
 __device__ __forceinline__ void show_to_wide() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void put_float(u32 at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint4 load_once(const void* p) {
       : "l"(p));
   return v;
 }
-// Among all CTAs: the value before 1 was added.
+// Adds 1, atomically among all CTAs; returns the value before.
 __device__ __forceinline__ u32 count_up(u32* counter) {
   u32 seen;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(seen) : "l"(counter) : "memory");
@@ -77,7 +77,7 @@ template <int PENDING>
 __device__ __forceinline__ void wide_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Sums are there after the wait, and not to be touched before they went through here.
+// Sums are valid after the wait; pass them through here before touching them.
 template <int N>
 __device__ __forceinline__ void wide_sums(float (&c)[N]) {
 #pragma unroll
