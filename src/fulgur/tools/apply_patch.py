@@ -1,4 +1,4 @@
-"""A patch applied to files: every new content is worked out first, then all files change together or none does."""
+"""Applies a patch to files: every new content is computed first, then all files change together or none does."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fulgur.workspace.textfile import TextFile
 
 @dataclass(frozen=True)
 class Planned:
-    """The changes a patch comes to, and notes on where it fitted only with tolerance."""
+    """The changes that a patch amounts to, with notes on hunks that matched only with tolerance."""
 
     changes: list[Change]
     notes: list[str]
 
 
 def plan_patch(text: str, files: Files) -> Planned:
-    """Work out every change; a PatchError (and nothing done) when any part does not fit."""
+    """Compute every change; raise PatchError, with nothing done, if any part does not fit."""
     changes: dict[str, Change] = {}
     notes: list[str] = []
 
@@ -44,7 +44,7 @@ def plan_patch(text: str, files: Files) -> Planned:
         if not path.is_file():
             raise PatchError(f"{operation.path} does not exist", hint="Use `*** Add File:` for a new file.")
         if files.is_link(operation.path) and (isinstance(operation, DeleteFile) or operation.move_to is not None):
-            # `path` is what it leads to, and would be gone.
+            # `path` is the link's target, which would be lost.
             raise PatchError(
                 f"{operation.path} is a link to {files.show(path)}: a patch deletes and moves files only",
                 hint=f"Name {files.show(path)} if you mean it; the shell deletes and moves links.",
@@ -83,7 +83,7 @@ def _update(before: bytes, operation: UpdateFile) -> tuple[bytes, list[str]]:
 
 
 def _apply_hunk(file: TextFile, hunk: Hunk, cursor: int, where: str) -> tuple[int, str]:
-    """Change the lines; where the next hunk may begin, and how this one was matched."""
+    """Change the lines; return where the next hunk may begin, and how this one matched."""
     for header in hunk.headers:
         found = patch_match.find_lines(file.lines, [header], cursor) or _containing(file.lines, header, cursor)
         if found is None:
@@ -95,7 +95,7 @@ def _apply_hunk(file: TextFile, hunk: Hunk, cursor: int, where: str) -> tuple[in
         place = cursor if hunk.headers and not hunk.at_end else len(file.lines)
         file.replace(place, place, [(text, None) for _, text in hunk.lines])
         return place + len(hunk.lines), ""
-    # The header's own line may be the first of the context.
+    # The header's own line may be the first context line.
     start = max(cursor - 1, 0) if hunk.headers else cursor
     match = patch_match.find_lines(file.lines, old, start, at_end=hunk.at_end)
     if match is None and cursor:
@@ -113,7 +113,8 @@ def _apply_hunk(file: TextFile, hunk: Hunk, cursor: int, where: str) -> tuple[in
 
 
 def _merge(file: TextFile, hunk: Hunk, match: patch_match.Match) -> list[tuple[str, str | None]]:
-    """The new lines: context keeps the file's own text and endings, added lines take the file's indentation."""
+    """Build the new lines: context keeps the file's own text and line endings, added lines take the file's
+    indentation."""
     added = [text for kind, text in hunk.lines if kind == "+"]
     if match.how:
         pairs = list(zip(file.lines[match.start : match.start + len(hunk.old)], hunk.old, strict=True))
@@ -132,7 +133,7 @@ def _merge(file: TextFile, hunk: Hunk, match: patch_match.Match) -> list[tuple[s
 
 
 def _containing(lines: list[str], header: str, start: int) -> patch_match.Match | None:
-    """`@@ def f` stands for the line `    def f(self, x):`."""
+    """Find the line that starts with a header: `@@ def f` stands for the line `    def f(self, x):`."""
     for index in range(start, len(lines)):
         if lines[index].strip().startswith(header):
             return patch_match.Match(index, "")

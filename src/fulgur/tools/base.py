@@ -1,4 +1,4 @@
-"""What a tool is: a name, a schema for the model, and something that runs."""
+"""What a tool is: a name, a schema for the model, and a function to run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Report = Callable[[str], None]
 
 
 class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The base of every tool's arguments; the JSON schema comes from the fields."""
+    """The base class of every tool's arguments; the JSON schema is derived from the fields."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,13 @@ class ToolResult:
 
 
 class BadCall(FulgurError):
-    """The model's call cannot be understood; the message says how to mend it and goes back to the model."""
+    """The model's call cannot be understood; the message says how to fix it and goes back to the model."""
 
 
 @dataclass(frozen=True)
 class Tool(Generic[A]):
-    """One tool. `mutates`: it can change files, so a snapshot comes first. `parallel`: it may run beside others."""
+    """One tool. `mutates`: it can change files, so take a snapshot first. `parallel`: it may run in parallel with
+    others."""
 
     name: str
     description: str
@@ -57,7 +58,7 @@ class Tool(Generic[A]):
     """The schema of a tool from elsewhere (MCP); ours is made from `arguments`."""
 
     def parse(self, text: str) -> A:
-        """The arguments of a call; BadCall says what is wrong with them."""
+        """Decode the arguments of a call; BadCall says what is wrong with them."""
         try:
             if self.schema is not None:
                 return msgspec.json.decode(text or "{}", type=dict)  # type: ignore[return-value]
@@ -68,7 +69,7 @@ class Tool(Generic[A]):
             raise BadCall(f"{self.name}: the arguments are not valid JSON ({error})", hint=self.signature()) from None
 
     def signature(self) -> str:
-        """`{"path": string, "limit"?: integer}` for an error message."""
+        """Format the arguments as `{"path": string, "limit"?: integer}` for an error message."""
         schema = self.parameters()
         required = schema.get("required", [])
         properties = schema.get("properties", {})
@@ -82,13 +83,13 @@ class Tool(Generic[A]):
         (schema,), definitions = msgspec.json.schema_components([self.arguments])
         result = dict(definitions.pop(schema["$ref"].rpartition("/")[2]))
         if definitions:
-            result["$defs"] = definitions  # what the arguments hold, by the names the schema uses
+            result["$defs"] = definitions  # the types of the arguments' fields, under the names that the schema uses
         result.pop("title", None)
         result.pop("description", None)
         return result
 
     def spec(self) -> dict[str, Any]:
-        """The tool as a Responses create names it."""
+        """Describe the tool for a Responses create."""
         return {
             "type": "function",
             "name": self.name,
@@ -99,7 +100,7 @@ class Tool(Generic[A]):
 
 
 def _kind(schema: Any) -> str:
-    """The type that a schema names; `any` where it names none, or is no more than `true`."""
+    """The type that a schema names; `any` if it names none, or is just `true`."""
     if not isinstance(schema, dict):
         return "any"
     kinds = schema.get("type") or [_kind(option) for option in schema.get("anyOf", [])]

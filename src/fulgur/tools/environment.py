@@ -1,4 +1,5 @@
-"""The variables a command sees, as `shell_environment_policy` says: no keys unless a person lists them."""
+"""The variables that a command sees, according to `shell_environment_policy`: no secrets unless a person asks for
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from fulgur.sandbox.start import safe_folders
 
 _CORE = ("HOME", "LANG", "LC_*", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 
-# Programs that would open a pager or an editor, or ask for a password, wait for a person who is not there.
+# Without these, programs would open a pager or an editor, or ask for a password, and wait for a person in vain.
 _QUIET = {
     "TERM": "dumb",
     "PAGER": "cat",
@@ -23,16 +24,17 @@ _QUIET = {
 }
 
 
-# A file named in these would be run by every bash that is started.
+# Every bash would run the file that one of these names.
 _RUN_BY_BASH = ("BASH_ENV", "ENV")
 
 
 def command_environment(
     inherit: str, exclude: Sequence[str], extra: Mapping[str, str], *, secrets: bool = False
 ) -> dict[str, str]:
-    """`inherit` is all, core or none; `exclude` are patterns left out; `extra` is set last.
+    """Build a command's environment. `inherit` is all, core or none; `exclude` are patterns to leave out; `extra` is
+    set last.
 
-    `secrets`: variables that look like keys or passwords are inherited too. PATH keeps its absolute entries only.
+    With `secrets`, variables that look like keys or passwords are inherited too. PATH keeps only its absolute entries.
     """
     wanted = {"all": ("*",), "core": _CORE, "none": ("PATH",)}[inherit]
     environment = {

@@ -1,4 +1,4 @@
-"""Commands that go on in the background: started by the model, looked at and ended by the model or the person."""
+"""Background commands: the model starts them; the model or the person looks at them and ends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fulgur.tools.output import BoundedOutput
 from fulgur.tools.shell_process import CommandResult, ShellProcess
 
 _MOST_RUNNING = 8
-_MOST_ENDED = 8  # that wait for somebody to read what they said
+_MOST_ENDED = 8  # whose output has not been read yet
 _SECONDS = 86_400.0
 _KILL_SECONDS = 5.0
 
@@ -52,7 +52,7 @@ class _Job:
 
 
 class Jobs:
-    """All of one session. `changed` is called when one begins or ends."""
+    """The jobs of one session. `changed` is called when one starts or ends."""
 
     def __init__(self) -> None:
         self.changed: Callable[[], None] = lambda: None
@@ -60,11 +60,11 @@ class Jobs:
         self._count = 0
 
     def states(self) -> tuple[JobState, ...]:
-        """Those that run, and those that have ended and nobody has read."""
+        """The running jobs, and the ended ones whose output the model has not read."""
         return tuple(job.state() for job in self._jobs.values())
 
     async def begin(self, shell: ShellProcess, command: str, *, unconfined: bool) -> ToolResult:
-        """Start one, and wait a moment for its first words."""
+        """Start a job, and wait a moment for its first output."""
         ended = [name for name, job in self._jobs.items() if job.task.done()]
         if len(self._jobs) - len(ended) >= _MOST_RUNNING:
             raise FulgurError(f"{_MOST_RUNNING} jobs run already", hint="End one with shell_job.")
@@ -81,13 +81,13 @@ class Jobs:
         return await self.look(JobArguments(job=name, wait=0.5), lambda text: None)
 
     async def look(self, args: JobArguments, report: Report) -> ToolResult:
-        """Look at one, type into it, or end it; one that has ended is forgotten then."""
+        """Look at a job, type into it, or end it; an ended job is forgotten afterwards."""
         if not args.job:
             return ToolResult(True, "\n".join(map(described, self.states())) or "[no job]")
         job = self._named(args.job)
         if args.input:
             if job.unconfined:
-                # What was allowed is the command, not whatever is typed into it later.
+                # The person allowed this command, not whatever is typed into it later.
                 raise FulgurError("nothing can be typed into a command that runs outside the sandbox")
             job.shell.type(args.input)
         if args.kill:
@@ -104,17 +104,17 @@ class Jobs:
         return ToolResult(True, f"{job.output.text()}\n[{job.name} ended: {_how(job.state())}]")
 
     def output(self, name: str) -> str:
-        """What one has said so far, for the person; it is not forgotten by that."""
+        """What a job has printed so far, for the person; this does not forget the job."""
         return self._named(name).output.text()
 
     async def stop(self, name: str) -> None:
-        """End one, by the person; what it said stays for the model."""
+        """End a job for the person; its output stays for the model."""
         job = self._named(name)
         job.task.cancel()
         await asyncio.wait([job.task], timeout=_KILL_SECONDS)
 
     def close(self) -> list[str]:
-        """End them all without a word; the commands that still ran."""
+        """End all jobs without a report; return the commands that were still running."""
         self.changed = lambda: None
         ran = [job.command for job in self._jobs.values() if not job.task.done()]
         for job in self._jobs.values():
@@ -148,7 +148,7 @@ class Jobs:
 
 
 def described(job: JobState) -> str:
-    """One job in one line."""
+    """Describe a job in one line."""
     state = f"runs for {time.time() - job.began:.0f} s" if job.running else f"ended: {_how(job)}"
     return f"{job.name}  {state}  $ {job.command}"
 

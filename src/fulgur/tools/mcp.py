@@ -1,6 +1,6 @@
 """Tools of MCP servers, through the official SDK (the extra `mcp`).
 
-Each server lives in a task of its own, because its connection must be closed where it was opened.
+Each server gets a separate task, because its connection must be closed in the task that opened it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fulgur.tools.output import BoundedOutput
 from fulgur.workspace import folders
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64  # that the APIs of models take
+_LONGEST_NAME = 64  # the longest that model APIs accept
 
 
 class McpTools:
@@ -36,14 +36,14 @@ class McpTools:
         self._end = asyncio.Event()
 
     async def start(self, servers: list[McpServer]) -> list[str]:
-        """Start them beside each other; one warning for each that did not come up."""
+        """Start them in parallel; return one warning for each that did not come up."""
         if not servers:
             return []
         try:
             import mcp  # noqa: F401
         except ImportError:
             return ["mcp_servers are set, but their SDK is missing (in Fulgur's checkout: pip install -e '.[mcp]')"]
-        # The SDK logs a traceback for each line that is none of the protocol's; without a handler they go to stderr.
+        # The SDK logs a traceback for each line that is not protocol; without a handler these go to stderr.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         return [warning for warning in await asyncio.gather(*(self._start(server) for server in servers)) if warning]
 
@@ -78,10 +78,11 @@ class McpTools:
         target: Any = server.url
         log = contextlib.ExitStack()
         if server.command is not None:
-            # The SDK starts it; a bare name is looked up here, so that it never comes from the current folder.
+            # The SDK starts the program; resolve a bare name here, so that it never comes from the current folder.
             command = server.command if os.sep in server.command else start.program(server.command) or server.command
             env = {**os.environ, "PATH": os.pathsep.join(start.safe_folders(os.environ.get("PATH", ""))), **server.env}
-            # A file of its own takes what it complains about: the screen's stderr is no file that a process could have.
+            # Its stderr goes to a separate file: the screen's stderr is not a real file that a child process could
+            # inherit.
             errors = log.enter_context(log_of(server).open("w", encoding="utf-8"))
             target = stdio_client(StdioServerParameters(command=command, args=list(server.args), env=env), errors)
         try:
@@ -96,7 +97,7 @@ class McpTools:
                 for tool in found:
                     new.append(_tool(client, server, tool, taken))
                     taken.add(new[-1].name)
-                self.tools += new  # all of them, or none of a broken one
+                self.tools += new  # all of them, or none of a broken server's
                 ready.set_result(None)
                 await self._end.wait()
         except BaseException as error:
@@ -109,7 +110,7 @@ class McpTools:
 
 
 def log_of(server: McpServer) -> Path:
-    """Where the words of a server that runs on this machine go."""
+    """The log file for the stderr of a server on this machine."""
     folder = folders.home() / "mcp"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{_NOT_IN_NAMES.sub('_', server.name)}.log"
@@ -118,7 +119,7 @@ def log_of(server: McpServer) -> Path:
 def _tool(client: Any, server: McpServer, described: Any, taken: Collection[str]) -> Tool[Any]:
     whole = f"{server.name}__{described.name}"
     name = _NOT_IN_NAMES.sub("_", whole)
-    if len(name) > _LONGEST_NAME or name in taken:  # cut alone it could be that of another tool
+    if len(name) > _LONGEST_NAME or name in taken:  # truncated alone, it could clash with another tool
         name = f"{name[: _LONGEST_NAME - 9]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
     return Tool(
         name,
@@ -151,7 +152,7 @@ def _runner(client: Any, server: McpServer, name: str) -> Callable[[dict[str, An
 
 
 def _text(part: Any) -> str:
-    """A part of a result in words: a text, that of an embedded file, or what it is instead."""
+    """Put a part of a result into words: its text, an embedded file's text, or the kind of part."""
     if part.type == "resource_link":
         return f"[resource {part.uri}]"
     text = getattr(getattr(part, "resource", part), "text", None)

@@ -1,4 +1,4 @@
-"""Output of commands bounded to what a model should read: the beginning and the end, and how much was left out."""
+"""Bounds a command's output to what a model should read: the beginning and the end, and how much was left out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _REDRAWN = re.compile(r"[^\n]*\r(?!\n)")
 
 
 def plain(text: str) -> str:
-    """Without colours, cursor movements and the earlier states of progress bars."""
+    """Strip colours, cursor movements and overwritten states of progress bars."""
     return _REDRAWN.sub("", _ESCAPES.sub("", text)).replace("\r\n", "\n").replace("\r", "")
 
 
 class BoundedOutput:
-    """Takes bytes as they come; keeps the first and the last part, decodes without cutting characters."""
+    """Takes bytes as they come; keeps the first and the last part, and never splits a character when decoding."""
 
     def __init__(self, limit: int = 24_000) -> None:
         self._half = limit // 2
@@ -27,7 +27,7 @@ class BoundedOutput:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes) -> str:
-        """Take more; the text of it, for a screen."""
+        """Add bytes; return their text, for a screen."""
         text = self._decoder.decode(data)
         rest = text
         if len(self._head) < self._half:
@@ -42,7 +42,7 @@ class BoundedOutput:
         return text
 
     def text(self) -> str:
-        """What is kept, with a line that says how much is missing."""
+        """The kept text, with a line that says how much is missing."""
         tail, left_out = self._tail, self._left_out
         if len(tail) > self._half:
             cut = len(tail) - self._half

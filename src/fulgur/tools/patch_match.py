@@ -1,4 +1,4 @@
-"""Where a run of lines lies in a file: exactly, then with ever more tolerance, and never by a coin toss."""
+"""Finds where a run of lines lies in a file: exactly, then with ever more tolerance, and never by guessing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _plain(line: str) -> str:
     return unicodedata.normalize("NFKC", line.translate(_PUNCTUATION)).strip()
 
 
-# Each level with what is said to the model when it was needed.
+# Each level, with what the model is told when it was needed.
 LEVELS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("", lambda line: line),
     ("ignoring spaces at line ends", str.rstrip),
@@ -29,7 +29,7 @@ _SIMILAR = 0.92
 
 @dataclass(frozen=True)
 class Match:
-    """`start` is the first line; `how` is empty for an exact match; `count` places fitted equally well."""
+    """`start` is the first line; `how` is empty for an exact match; `count` is how many places fitted equally well."""
 
     start: int
     how: str
@@ -37,7 +37,7 @@ class Match:
 
 
 def find_lines(lines: Sequence[str], wanted: Sequence[str], start: int = 0, *, at_end: bool = False) -> Match | None:
-    """The first place at or after `start` where `wanted` fits at the strictest level at which it fits at all."""
+    """The first place at or after `start` where `wanted` fits, at the strictest level that fits at all."""
     last = len(lines) - len(wanted)
     if last < 0:
         return None
@@ -52,12 +52,12 @@ def find_lines(lines: Sequence[str], wanted: Sequence[str], start: int = 0, *, a
 
 
 def _most_similar(lines: Sequence[str], wanted: Sequence[str], start: int) -> Match | None:
-    """A place that is nearly the same, if there is one and no second."""
+    """A place that is nearly the same, if there is exactly one."""
     if len(wanted) < 3:
         return None
     text = "\n".join(line.strip() for line in wanted)
     stripped = [line.strip() for line in lines]
-    letters = difflib.SequenceMatcher(None, "", text, autojunk=False)  # what it knows of the second text is kept
+    letters = difflib.SequenceMatcher(None, "", text, autojunk=False)  # keeps its analysis of `text`
     found: list[tuple[float, int]] = []
     for place in range(start, len(lines) - len(wanted) + 1):
         there = "\n".join(stripped[place : place + len(wanted)])
@@ -72,7 +72,7 @@ def _most_similar(lines: Sequence[str], wanted: Sequence[str], start: int) -> Ma
 
 
 def nearest_line(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """For an error: the line of the file that is most like the first telling line wanted, with its number."""
+    """For an error message: the file's line most similar to the first meaningful line wanted, with its number."""
     telling = next((line.strip() for line in wanted if len(line.strip()) > 3), None)
     if telling is None:
         return None
@@ -84,7 +84,7 @@ def nearest_line(lines: Sequence[str], wanted: Sequence[str]) -> str | None:
 
 
 def shift_indentation(added: list[str], pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Added lines with the file's indentation: `pairs` are lines of the file and the patch's lines they matched."""
+    """Shift added lines to the file's indentation; `pairs` are lines of the file with the patch lines they matched."""
     known: dict[str, str] = {}
     for file_line, patch_line in pairs:
         if patch_line.strip():
@@ -94,7 +94,7 @@ def shift_indentation(added: list[str], pairs: Sequence[tuple[str, str]]) -> lis
     shifted = []
     for line in added:
         own = _indentation(line)
-        # The deepest known indentation this one starts with; what goes beyond it is kept.
+        # Use the deepest known indentation that this line's starts with; keep what goes beyond it.
         base = max((want for want in known if own.startswith(want)), key=len, default=None)
         shifted.append(line if base is None or not line.strip() else known[base] + line[len(base) :])
     return shifted

@@ -22,12 +22,12 @@ _HEREDOC = re.compile(r"""\s*(?:apply_patch\s+)?<<-?\s*['"]?(\w+)['"]?\s*$""")
 
 
 class PatchError(FulgurError):
-    """The patch cannot be read or does not fit; nothing was changed."""
+    """The patch cannot be parsed or does not fit; nothing was changed."""
 
 
 @dataclass
 class Hunk:
-    """Lines in a row: (kind, text) with kind ` `, `-` or `+`. `headers` are the `@@` lines that lead to them."""
+    """A run of lines: (kind, text) with kind ` `, `-` or `+`. `headers` are the `@@` lines that lead to it."""
 
     headers: list[str] = field(default_factory=list)
     lines: list[tuple[str, str]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Hunk:
 
     @property
     def old(self) -> list[str]:
-        """What the file has there."""
+        """The lines that the file must have there."""
         return [text for kind, text in self.lines if kind != "+"]
 
 
@@ -56,7 +56,7 @@ class DeleteFile:
 
 @dataclass
 class UpdateFile:
-    """Changes of a file, and its new name if it moves."""
+    """Changes to a file, and its new name if it moves."""
 
     path: str
     hunks: list[Hunk]
@@ -67,7 +67,7 @@ Operation = AddFile | DeleteFile | UpdateFile
 
 
 def parse_patch(text: str) -> list[Operation]:
-    """The operations of a patch."""
+    """Parse the operations of a patch."""
     lines = _strip_wrapping(text)
     operations: list[Operation] = []
     index = 1
@@ -108,7 +108,7 @@ def _strip_wrapping(text: str) -> list[str]:
         raise PatchError(f"the first line of a patch must be `{_BEGIN}`")
     if lines[-1].strip() != _END:
         raise PatchError(f"the last line of a patch must be `{_END}`")
-    return [*lines[:-1], _END]  # as it ends every section, however it was indented
+    return [*lines[:-1], _END]  # the parser relies on `_END` ending every section, however it was indented
 
 
 def _add(lines: list[str], index: int, path: str) -> tuple[int, AddFile]:
@@ -139,7 +139,7 @@ def _hunk(lines: list[str], index: int) -> tuple[int, Hunk]:
     first = index
     while lines[index].startswith("@@"):
         header = lines[index][2:].strip()
-        # `@@ -1,2 +3,4 @@` is a line number of another format and says nothing here.
+        # `@@ -1,2 +3,4 @@` is a line number of another format; ignore it.
         if header and not re.match(r"-\d+(,\d+)? \+\d+", header):
             hunk.headers.append(header.removesuffix("@@").strip())
         index += 1

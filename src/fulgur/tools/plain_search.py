@@ -1,6 +1,6 @@
-"""The search where ripgrep is not installed, as a process of its own: one JSON request in, one match a line out.
+"""Search where ripgrep is not installed, in a separate process: one JSON request in, one match per line out.
 
-A regular expression can take longer than anybody waits; then the process is ended, and the screen never stood still.
+A regular expression can take forever; then the process is killed, and the screen never froze.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LARGEST = 16 << 20
 def matches(
     pattern: str, start: Path, root: Path, glob: str | None, limit: int, longest: int, hidden: list[str]
 ) -> Iterator[tuple[str, int, str]]:
-    """Path, line number and line, in order of path."""
+    """Yield path, line number and line, ordered by path."""
     regex = re.compile(pattern)
     top = root if start.is_relative_to(root) else start
     paths = [start] if start.is_file() else (Path(entry.path) for entry in walk(top, start=start))

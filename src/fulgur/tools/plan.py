@@ -1,4 +1,4 @@
-"""The tool by which a model writes down its plan and goes on in it, so that a person sees where it is."""
+"""The tool by which a model writes down its plan and updates it, so that a person sees how far it is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _update(args: PlanArguments, report: Report) -> ToolResult:
 
 
 def plan_tool() -> Tool[PlanArguments]:
-    """`update_plan`, by the name that models know it by."""
+    """Return the tool `update_plan`, under the name that models know."""
     return Tool(
         "update_plan",
         "Write the plan of a task with several steps, and again whenever a step begins or ends.",

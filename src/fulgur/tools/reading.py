@@ -1,4 +1,4 @@
-"""The tools that only look: read, list and search."""
+"""The read-only tools: read, list and search."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 def reading_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
-    """read, list and search on the session's files."""
+    """Build read, list and search for the session's files."""
     workspace = files.policy.workspace
 
     async def read(args: ReadArguments, report: Report) -> ToolResult:
@@ -157,7 +157,7 @@ def _tree(folder: Path, root: Path, depth: int) -> list[str]:
 async def search_text(
     pattern: str, start: Path, root: Path, glob: str | None, limit: int, hidden: Sequence[Path] = ()
 ) -> list[Match]:
-    """Matching lines in order of path, none of them from `hidden`: by ripgrep where it is installed, else by ours."""
+    """Find matching lines, ordered by path and none from `hidden`, with ripgrep if it is installed, else with ours."""
     program = begin.program("rg", root)
     out = await (_plain if program is None else _ripgrep)(program or "", pattern, start, root, glob, limit, hidden)
     found = []
@@ -173,7 +173,8 @@ async def search_text(
 async def _ripgrep(
     program: str, pattern: str, start: Path, root: Path, glob: str | None, limit: int, hidden: Sequence[Path]
 ) -> Iterator[tuple[str, int, str]]:
-    # The same files as `ignore.walk`: hidden ones too, rules also outside of a repository, the skipped folders never.
+    # Search the same files as `ignore.walk`: hidden ones too, ignore rules also outside a repository, never the skipped
+    # folders.
     command = [program, "--no-config", "--hidden", "--no-require-git", "--no-ignore-global", "--sort=path", "--null"]
     command += ["--line-number", "--no-heading", "--with-filename", "--color=never", f"--max-columns={_LONGEST_LINE}"]
     command += ["--max-columns-preview", *(["--glob", glob] if glob else [])]
@@ -205,7 +206,7 @@ async def _plain(
 
 
 async def _output(command: list[str], data: bytes, good: Sequence[int]) -> bytes:
-    """What a search printed; it is ended when it takes too long."""
+    """Return what a search printed; kill it if it takes too long."""
     process = await begin.spawn(command, begin.ROOT, stdin=begin.PIPE, stdout=begin.PIPE, stderr=begin.PIPE)
     try:
         async with asyncio.timeout(_MOST_SECONDS):

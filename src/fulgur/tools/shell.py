@@ -1,4 +1,4 @@
-"""The shell tool: one persistent shell in the foreground, and commands that go on in the background."""
+"""The shell tool: one persistent shell in the foreground, and background commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ShellArguments(Arguments, frozen=True):
 
 
 class Shell:
-    """The session's shells. What runs `unconfined`, a person has allowed out of the sandbox."""
+    """The session's shells. A person has allowed whatever runs `unconfined`, that is, outside the sandbox."""
 
     def __init__(self, sandbox: Sandbox | FulgurError, policy: Policy, environment: dict[str, str]) -> None:
         self._sandbox = sandbox
@@ -42,7 +42,7 @@ class Shell:
         self.jobs = Jobs()
 
     async def run(self, args: ShellArguments, report: Report, *, unconfined: bool = False) -> ToolResult:
-        """One command, in the sandbox unless a person said otherwise."""
+        """Run one command, in the sandbox unless a person said otherwise."""
         if args.background:
             return await self.jobs.begin(self._beside(self._new(unconfined)), args.command, unconfined=unconfined)
         if unconfined and not isinstance(self._sandbox, Unconfined):
@@ -52,12 +52,12 @@ class Shell:
 
     @property
     def folder(self) -> Path:
-        """Where the next command runs."""
+        """The folder in which the next command runs."""
         return self._main.folder if self._main is not None else self._policy.workspace
 
     async def look(self, args: ShellArguments, report: Report, variables: Mapping[str, str]) -> ToolResult:
-        """Run a command that nobody was asked about, in a sandboxed shell of its own: no function or variable of an
-        earlier command and no program inside the workspace can stand for the programs it names."""
+        """Run a command without asking, in a separate sandboxed shell. No function or variable of an earlier command
+        and no program inside the workspace can replace the programs it names."""
         if isinstance(self._sandbox, FulgurError):
             raise self._sandbox
         environment = {
@@ -75,13 +75,13 @@ class Shell:
         return await self._once(ShellProcess(self._sandbox, self._policy, environment), args, report)
 
     def inside(self, folder: Path) -> Shell:
-        """The same sandbox around a copy of the workspace, for checks. The workspace stays visible: its environment may
-        be what runs them."""
+        """A shell with the same sandbox around a copy of the workspace, for checks. The workspace stays visible, since
+        its environment may be what runs them."""
         roots = (*self._policy.extra_roots, self._policy.workspace)
         return Shell(self._sandbox, replace(self._policy, workspace=folder, extra_roots=roots), self._environment)
 
     async def aside(self, args: ShellArguments) -> CommandResult:
-        """Run a command in a sandboxed shell of its own, for checks that must not disturb the session's shell."""
+        """Run a command in a separate sandboxed shell, for checks that must not disturb the session's shell."""
         shell = self._new(False)
         try:
             return await shell.run(args.command, args.timeout)
@@ -89,7 +89,7 @@ class Shell:
             shell.close()
 
     def close(self) -> list[str]:
-        """End everything; the commands that still ran in the background."""
+        """End everything; return the background commands that were still running."""
         ran = self.jobs.close()
         if self._main is not None:
             self._main.close()
@@ -97,7 +97,7 @@ class Shell:
         return ran
 
     def tools(self) -> list[Tool]:  # type: ignore[type-arg]
-        """shell and shell_job."""
+        """The tools shell and shell_job."""
         return [
             Tool(
                 "shell",
@@ -124,12 +124,12 @@ class Shell:
         return ShellProcess(sandbox, self._policy, self._environment)
 
     def _beside(self, shell: ShellProcess) -> ShellProcess:
-        """The shell, in the folder of the one in the foreground."""
+        """Move the shell to the folder of the foreground shell."""
         shell.folder = self.folder
         return shell
 
     async def _once(self, shell: ShellProcess, args: ShellArguments, report: Report) -> ToolResult:
-        """One command in a shell of its own."""
+        """Run one command in a separate shell."""
         try:
             result = await self._beside(shell).run(args.command, args.timeout, report)
         finally:

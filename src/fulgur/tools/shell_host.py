@@ -1,9 +1,9 @@
-"""Runs as its own program inside the sandbox (`python -I -S shell_host.py REQUESTS ANSWERS`): one bash a command.
+"""Runs as a separate program inside the sandbox (`python -I -S shell_host.py REQUESTS ANSWERS`): one bash per command.
 
-The exit code is what the kernel says of that bash. No descriptor of the host is open in it, and the host cannot be
-looked into, so that nothing a command does reaches the channel to the agent. What stays from command to command
-(folder, variables, functions, options; no aliases) is written by bash at its end and read by the next one; a command
-that ends bash itself loses it. Imports nothing of the package, so that it starts fast and needs no path.
+The exit code is what the kernel reports for that bash. Bash inherits no descriptor of the host, and the host cannot be
+inspected, so nothing that a command does can reach the channel to the agent. The state kept from command to command
+(folder, variables, functions, options; no aliases) is written by each bash at its end and read by the next; a command
+that ends bash itself loses it. Imports nothing from the package, so that it starts fast and needs no path.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _PR_SET_DUMPABLE = 4
 _F_ADD_SEALS, _SEALED = 1033, 0x000F
 _LARGEST_STATE = 8 << 20
 
-# Bash sets these itself, or lets nobody set them.
+# Bash sets these itself, or does not allow setting them.
 _BASH_OWN = (
     "BASH*|COMP_*|DIRSTACK|EPOCH*|EUID|FUNCNAME|GROUPS|HISTCMD|HOSTTYPE|LINENO|MACHTYPE|OLDPWD|OPTERR|OPTIND|OSTYPE|"
     "PIPESTATUS|PPID|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID|_|_fulgur_*"
@@ -59,7 +59,7 @@ class Host:
         self._private = tempfile.mkdtemp(prefix="fulgur-shell-", dir=environment.get("TMPDIR"))
 
     def run(self, command: str) -> "tuple[int, str, bool]":
-        """The exit code, the folder it ended in, and whether what it set was kept."""
+        """Run a command; return the exit code, the folder it ended in, and whether its state was kept."""
         file = os.path.join(self._private, "state")
         with contextlib.suppress(OSError):
             os.unlink(file)
@@ -71,7 +71,7 @@ class Host:
         return code, self._folder, kept
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove the private folder."""
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _bash(self, command: str, file: str) -> int:
@@ -82,7 +82,7 @@ class Host:
             "own": _BASH_OWN,
             "file": _quote(file),
         }
-        # Sealed: a process of an earlier command must not change what this one runs.
+        # Sealed, so that no process of an earlier command can change what this one runs.
         script = os.memfd_create("command", os.MFD_ALLOW_SEALING)
         with os.fdopen(os.dup(script), "wb") as writer:
             writer.write(text.encode("utf-8", "surrogateescape"))
@@ -128,7 +128,7 @@ class Host:
         if rest or not folder.startswith(b"/"):
             return False
         self._folder = os.fsdecode(folder)
-        # Errors of the restoring are nobody's business (a variable that was made read-only, for example).
+        # Ignore errors while restoring (a variable that was made read-only, for example).
         self._state = f"eval {_quote(state.decode('utf-8', 'surrogateescape') + 'set +v')} 2>/dev/null"
         return True
 

@@ -1,8 +1,8 @@
-"""One shell in a pseudo-terminal inside the sandbox: folder, variables and what runs in the background stay.
+"""One shell in a pseudo-terminal inside the sandbox: folder, variables and background processes persist.
 
-`shell_host` runs there and starts a bash for each command. Commands come to it through a pipe, not through the
-terminal, so that they may be of any length and what a program reads from the terminal is never a command. How they
-ended comes back through a second pipe. No command can reach either pipe.
+`shell_host` runs there and starts a bash for each command. Commands reach it through a pipe, not the terminal, so they
+can have any length, and what a program reads from the terminal is never a command. Results come back through a second
+pipe. No command can reach either pipe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GRACE = 1.0  # seconds between the interrupt and the kill
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended. `exit_code` is None when it was stopped; `shell_ended` when bash ended with it."""
+    """How a command ended. `exit_code` is None if it was stopped; `shell_ended` if bash ended with it."""
 
     output: str
     exit_code: int | None
@@ -39,7 +39,7 @@ class CommandResult:
 
 
 class ShellProcess:
-    """Starts with the first command; after it ended or was closed, `run` starts another in the same folder."""
+    """Starts with the first command; after it has ended or was closed, `run` starts another in the same folder."""
 
     def __init__(self, sandbox: Sandbox, policy: Policy, environment: dict[str, str]) -> None:
         self._sandbox = sandbox
@@ -56,19 +56,19 @@ class ShellProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the host runs."""
+        """Whether the host is running."""
         return self._process is not None and self._process.poll() is None
 
     async def run(
         self, command: str, timeout: float, report: Callable[[str], None] | None = None, limit: int = 24_000
     ) -> CommandResult:
-        """Run one command to its end, or to its time-out; `report` gets the output as it appears."""
+        """Run one command to its end or timeout; `report` gets the output as it appears."""
         if not self.alive or self._sandbox.stale():
             self.close()
             await self._start()
         self._output, self._report = BoundedOutput(limit), report
         self._count += 1
-        with contextlib.suppress(BrokenPipeError):  # the host is gone: said below
+        with contextlib.suppress(BrokenPipeError):  # the host is gone: noticed below
             await asyncio.to_thread(_send, self._requests, {"id": self._count, "command": command})
         try:
             async with asyncio.timeout(timeout):
@@ -91,7 +91,7 @@ class ShellProcess:
             os.write(self._terminal, text.encode())
 
     def close(self) -> None:
-        """End the host and everything it started."""
+        """End the host and everything it has started."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -99,7 +99,7 @@ class ShellProcess:
         for descriptor in (self._terminal, self._answers):
             loop.remove_reader(descriptor)
         if process.poll() is None:
-            # Landlock's supervisor ends its children at SIGTERM; a namespace dies with its first process.
+            # Landlock's supervisor kills its children on SIGTERM; a namespace dies with its first process.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             with contextlib.suppress(start.TimeoutExpired):
@@ -114,7 +114,7 @@ class ShellProcess:
     async def _start(self) -> None:
         self._terminal, slave = os.openpty()
         attributes = termios.tcgetattr(slave)
-        attributes[1] &= ~termios.OPOST  # output as the program wrote it
+        attributes[1] &= ~termios.OPOST  # pass output through as the program wrote it
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
@@ -123,7 +123,7 @@ class ShellProcess:
         if not self.folder.is_dir():
             self.folder = self._policy.workspace
         host = start.script(_HOST, str(requests), str(answers))
-        # In a thread: in a large workspace, finding what is protected takes a moment.
+        # In a thread, because finding the protected names of a large workspace takes a moment.
         try:
             launch = await asyncio.to_thread(self._sandbox.launch, host, self._policy, self.folder)
         except BaseException:
@@ -164,7 +164,7 @@ class ShellProcess:
                 except OSError as error:
                     if isinstance(error, BlockingIOError):
                         raise
-                    data = b""  # EIO: the last one closed the terminal
+                    data = b""  # EIO: the last process closed the terminal
                 if not data:
                     asyncio.get_running_loop().remove_reader(self._terminal)
                     return
@@ -180,7 +180,7 @@ class ShellProcess:
             self._arrived.put_nowait(data)
 
     async def _answer(self) -> tuple[int | None, bool]:
-        """The exit code of the command, and whether what it set was kept; those of the host when it ended with it."""
+        """The command's exit code, and whether its state was kept; the host's own exit code if it ended too."""
         while True:
             while len(self._received) >= 4:
                 size = struct.unpack_from("=I", self._received)[0] + 4
@@ -188,7 +188,7 @@ class ShellProcess:
                     break
                 answer = json.loads(self._received[4:size])
                 self._received = self._received[size:]
-                if answer["id"] == self._count:  # not that of a command that was given up
+                if answer["id"] == self._count:  # else the answer belongs to a command that was given up
                     self.folder = Path(answer["folder"])
                     return int(answer["code"]), bool(answer["kept"])
             data = await self._arrived.get()
@@ -198,7 +198,7 @@ class ShellProcess:
                 return await asyncio.to_thread(self._process.wait), False
 
     async def _interrupt(self) -> tuple[int | None, bool]:
-        """Interrupt what runs in the foreground, kill it if it goes on, and the host too if it does not come back."""
+        """Interrupt the foreground process, kill it if it goes on, and end the host too if it does not respond."""
         for number in (signal.SIGINT, signal.SIGKILL):
             if not self.alive:
                 return None, False
@@ -227,7 +227,7 @@ def _send(descriptor: int, message: dict[str, object]) -> None:
 
 
 def _tree(top: int) -> list[int]:
-    """A process and all below it, deepest last."""
+    """List a process and all below it, deepest last."""
     found = [top]
     for pid in found:
         with contextlib.suppress(OSError):

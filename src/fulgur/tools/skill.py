@@ -22,7 +22,7 @@ class SkillArguments(Arguments, frozen=True):
 
 
 def skill_tool(skills: Sequence[Skill]) -> Tool[SkillArguments]:
-    """`skill`, for these."""
+    """Build the tool `skill` for these skills."""
     by_name = {skill.name: skill for skill in skills}
 
     def read(args: SkillArguments) -> str:

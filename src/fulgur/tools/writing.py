@@ -46,7 +46,7 @@ class EditArguments(Arguments, frozen=True):
 
 
 def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
-    """apply_patch and edit on the session's files."""
+    """Build apply_patch and edit for the session's files."""
 
     async def apply_patch(args: PatchArguments, report: Report) -> ToolResult:
         planned = await asyncio.to_thread(plan_patch, args.patch, files)
@@ -110,16 +110,16 @@ def _patch_places(args: PatchArguments) -> list[Location]:
 
 
 def summary(diffs: list[FileDiff]) -> list[str]:
-    """One line a file."""
+    """Summarise each file in one line."""
     if not diffs:
         return ["nothing changed: the files already are like that"]
     return [f"{diff.kind} {diff.path} (+{diff.added} -{diff.removed})" for diff in diffs]
 
 
 def replace_text(file: TextFile, old: str, new: str, name: str, *, every: bool = False) -> list[str]:
-    """Replace in place, exactly, else line by line with tolerance.
+    """Replace in place: exactly, or else line by line with tolerance.
 
-    Notes on how it matched. FulgurError when it does not.
+    Return notes on how it matched. FulgurError if it does not.
     """
     newline = file.newline
     text = file.text
