@@ -1,4 +1,4 @@
-"""What a sandbox is to the tools: something that turns a command into one that runs inside."""
+"""The sandbox interface for tools: turn a command into one that runs inside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fulgur.sandbox.protect import Protected, children
 
 @dataclass
 class Launch:
-    """How to start a sandboxed command, in the same folder; the caller closes `pass_fds` after the start."""
+    """How to start a sandboxed command in the same folder; the caller closes `pass_fds` after the start."""
 
     argv: list[str]
     pass_fds: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a backend works on this machine; `reason` says why not, `gaps` what it cannot keep."""
+    """Whether a backend works on this machine; `reason` says why not, `gaps` what it cannot enforce."""
 
     name: str
     usable: bool
@@ -33,16 +33,16 @@ class Probe:
 
 
 class Sandbox(Protocol):
-    """One way to keep a policy."""
+    """One way to enforce a policy."""
 
     name: str
 
     def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
-        """The command as it runs inside, started in `folder`."""
+        """Return the command wrapped to run inside, started in `folder`."""
         ...
 
     def stale(self) -> bool:
-        """Whether something running inside should be started anew because the workspace's top level changed."""
+        """Whether a process inside should be restarted because the workspace's top level changed."""
         ...
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Sandbox(Protocol):
 
 
 def memory_file(data: bytes) -> int:
-    """A descriptor to read `data` from, for a process that is about to be started."""
+    """A descriptor to read `data` from, for a process about to be started."""
     descriptor = os.memfd_create("sandbox", 0)
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(data)
@@ -63,7 +63,7 @@ Identity = tuple[int, int] | None
 
 
 def identity(path: Path) -> Identity:
-    """Which file a name stands for; None for nothing."""
+    """Identify the file that a name stands for; None if there is none."""
     try:
         info = path.lstat()
     except OSError:
@@ -72,7 +72,7 @@ def identity(path: Path) -> Identity:
 
 
 def mounts(policy: Policy, protected: Protected) -> Iterator[tuple[Path, bool]]:
-    """What is mounted over itself, and whether it can be written, every folder before what lies in it."""
+    """The paths to mount over themselves, and whether each is writable; every folder before what it contains."""
     found: dict[Path, bool] = dict.fromkeys([*policy.writable, *protected.pinned], True)
     for folder in protected.closed:
         found.update(dict.fromkeys(children(folder, protected.paths), True))

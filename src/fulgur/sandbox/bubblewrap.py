@@ -1,4 +1,5 @@
-"""The first choice: bubblewrap. The whole file system read-only, the writable folders bound over it, no network."""
+"""The preferred sandbox, bubblewrap: the whole file system read-only, the writable folders bound over it, no
+network."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from fulgur.sandbox.protect import NameHolders
 
 
 class Bubblewrap:
-    """Namespaces by `bwrap`, and the seccomp filter within them."""
+    """Namespaces created by `bwrap`, with the seccomp filter inside them."""
 
     name = "bubblewrap"
 
@@ -25,7 +26,7 @@ class Bubblewrap:
         self._relied_on: dict[Path, Identity] = {}
 
     def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
-        """Everything read-only but the policy's folders; `/tmp` and `/run` are private and empty."""
+        """Make everything read-only except the policy's folders; `/tmp` and `/run` are private and empty."""
         argv = [start.program("bwrap", policy.workspace) or "bwrap"]
         argv += ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         if not policy.network:
@@ -48,11 +49,11 @@ class Bubblewrap:
         return Launch(argv, (filter_fd,), {"TMPDIR": "/tmp"})
 
     def stale(self) -> bool:
-        """Binds follow the folder, but not a protected name that was replaced outside."""
+        """Binds follow a folder, but not a protected name that was replaced outside."""
         return any(identity(path) != known for path, known in self._relied_on.items())
 
     def close(self) -> None:
-        """Remove the empty folders that held a name."""
+        """Remove the empty folders that held names."""
         self._holders.release()
 
 
@@ -63,7 +64,7 @@ def _resolver() -> list[str]:
 
 
 def _interpreter() -> list[str]:
-    """The Python that runs this stays visible where it lies in a folder that is hidden: checks and tests call it."""
+    """Keep the running Python visible if it lies in a hidden folder: checks and tests call it."""
     hidden = ("/tmp", "/var/tmp", "/run")
     package = Path(__file__).parents[1]
     prefixes = {str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix, package)}
@@ -72,7 +73,7 @@ def _interpreter() -> list[str]:
 
 
 def _kernel_settings() -> list[str]:
-    """A fresh `/proc` lets root write the kernel's settings: those parts are bound back read-only."""
+    """A fresh `/proc` lets root write the kernel's settings: bind those parts back read-only."""
     names = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
     return [word for name in names if Path(name).exists() for word in ("--ro-bind", name, name)]
 

@@ -1,4 +1,4 @@
-"""Which sandbox is active: bubblewrap, else Landlock, else a refusal that says why and what to do."""
+"""Chooses the sandbox: bubblewrap, else Landlock, else a refusal that says why and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.sandbox.policy import Policy
 
 
 class Unconfined:
-    """`danger-full-access`: the command as it is."""
+    """`danger-full-access`: commands run unchanged."""
 
     name = "none"
 
@@ -30,12 +30,12 @@ class Unconfined:
 
 
 def probes() -> list[Probe]:
-    """What each backend says of this machine, best first."""
+    """Probe each backend on this machine, best first."""
     return [bubblewrap.probe(), landlock.probe()]
 
 
 def choose(policy: Policy) -> Sandbox:
-    """The best backend that keeps the policy here; a FulgurError when none does."""
+    """The best backend that can enforce the policy here; FulgurError if none can."""
     if policy.mode == "danger-full-access":
         return Unconfined()
     if bubblewrap.probe().usable:
@@ -51,7 +51,7 @@ def choose(policy: Policy) -> Sandbox:
 
 
 def shortcomings(policy: Policy) -> str | None:
-    """What the active backend cannot do, and why it is not a better one; None when there is nothing to say."""
+    """What the active backend cannot do, and why a better one is not used; None if there is nothing to report."""
     first, *others = probes()
     if policy.mode == "danger-full-access" or first.usable:
         return None
@@ -63,7 +63,8 @@ def shortcomings(policy: Policy) -> str | None:
 
 
 def describe(policy: Policy, withheld: Sequence[str] = ()) -> str:
-    """One line for /status: the mode, what keeps it, and what commands do not see (`withheld`: variables)."""
+    """Describe in one line for /status: the mode, what enforces it, and what commands do not see (`withheld`:
+    variables)."""
     variables = f"; variables not passed on: {', '.join(withheld)}" if withheld else ""
     if policy.mode == "danger-full-access":
         return f"danger-full-access: no sandbox{variables}"

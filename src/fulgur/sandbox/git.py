@@ -1,10 +1,9 @@
-"""The one place that runs git: to read, and to make, merge (`git_merge.py`) and remove worktrees. A repository's
+"""The one place that runs git: to read, and to create, merge (`git_merge.py`) and remove worktrees. A repository's
 configuration may name programs; none of them runs.
 
-Three fences: variables and `-c` switch off every way git has to start a program, no protocol is allowed, so that a
-missing object is never fetched, and where a sandbox works git reads inside it, read-only and without a network.
-Worktrees are written outside of it: there the filters and merge drivers that the configuration names are switched off
-one by one.
+Three fences. Variables and `-c` options disable every way git has to start a program. No protocol is allowed, so a
+missing object is never fetched. If a sandbox works, git reads inside it, read-only and without a network. Worktrees are
+written outside the sandbox, with the filters and merge drivers that the configuration names disabled one by one.
 """
 
 from __future__ import annotations
@@ -58,25 +57,25 @@ _VARIABLES = {
 
 
 def committed(file: Path, home: Path) -> bytes | None:
-    """The content of a file as the last commit has it; None when there is none, or no git."""
+    """The content of a file in the last commit; None if there is none, or no git."""
     real = file.resolve()
-    # `cat-file blob` gives the stored bytes: no filter, text conversion or external diff is ever asked.
+    # `cat-file blob` returns the stored bytes: no filter, text conversion or external diff is involved.
     return _read(real.parent, home, "cat-file", "blob", f"HEAD:./{real.name}")
 
 
 def top_folder(folder: Path) -> Path | None:
-    """The folder of the working tree that holds `folder`; None when there is none."""
+    """The folder of the working tree that contains `folder`; None if there is none."""
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
 
 
 def add_worktree(top: Path, folder: Path, branch: str) -> None:
-    """A new working tree at the last commit, on a new branch. No hook and no filter runs: what git-lfs and others keep
-    elsewhere stays a pointer."""
+    """Create a working tree at the last commit, on a new branch. No hook or filter runs, so files that git-lfs and the
+    like keep elsewhere stay pointers."""
     write(top, top, "worktree", "add", "--quiet", "--no-checkout", "-b", branch, "--", str(folder), "HEAD")
     try:
-        # Asked in the new tree: its configuration may differ from that of the first one (`includeIf`).
+        # Query the new tree: its configuration may differ from that of the first one (`includeIf`).
         off = no_programs(folder, folder)
-        # The working tree is named: the configuration may name another (`core.worktree`).
+        # Name the working tree: the configuration may name another one (`core.worktree`).
         write(folder, folder, f"--work-tree={folder}", "reset", "--hard", "--quiet", off=off)
     except FulgurError:
         remove_worktree(top, folder, branch)
@@ -90,8 +89,8 @@ def remove_worktree(top: Path, folder: Path, branch: str) -> None:
 
 
 def no_programs(top: Path, folder: Path, *where: str) -> dict[str, str]:
-    """Settings that make every filter the configuration names do nothing, and every merge driver fail. Asked just as
-    git will be called (`where`): a configuration may hold for one working tree or branch only."""
+    """Settings that turn every configured filter into a no-op and make every merge driver fail. Query the configuration
+    exactly as git will be called (`where`): it may hold for one working tree or branch only."""
     listed = write(top, folder, *where, "config", "--null", "--name-only", "--list").split("\0")
     filters, drivers = (
         {name.split(".", 1)[1].rpartition(".")[0] for name in listed if name.startswith(kind)}
@@ -107,7 +106,7 @@ def no_programs(top: Path, folder: Path, *where: str) -> dict[str, str]:
 
 
 def person(top: Path) -> dict[str, str]:
-    """Who commits: as the repository says, else as the user's own configuration does, which is read for this only."""
+    """Who commits: from the repository, else from the user's own configuration, which is read for this only."""
     found = {}
     for key, otherwise in (("user.name", "Fulgur"), ("user.email", "fulgur@localhost")):
         own = write(top, top, "config", "--get", key, may_fail=True).strip()
@@ -116,7 +115,7 @@ def person(top: Path) -> dict[str, str]:
 
 
 def _personal(key: str) -> str:
-    """A value of the user's own configuration; git only reads it, and starts nothing to do so."""
+    """Read a value of the user's own configuration; git only reads it and starts nothing to do so."""
     program = start.program("git")
     command = [str(program), "config", "--global", "--get", key]
     env = start.environment({**_VARIABLES})
@@ -128,9 +127,9 @@ def _personal(key: str) -> str:
 
 
 def write(top: Path, folder: Path, *arguments: str, off: dict[str, str] | None = None, may_fail: bool = False) -> str:
-    """Run git in `folder`, outside of the sandbox and without any program of the repository; its output.
+    """Run git in `folder`, outside the sandbox and without any program of the repository; return its output.
 
-    `may_fail`: an exit code of 1 is an answer too.
+    With `may_fail`, an exit code of 1 is an answer too.
     """
     program = start.program("git", top)
     if program is None:

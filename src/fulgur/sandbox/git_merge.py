@@ -1,10 +1,10 @@
-"""A worktree's changes brought into the folder it was made from, with git's plumbing: no hook, filter, merge driver,
-editor or signing program runs.
+"""Merges a worktree's changes into the folder it was made from, with git's plumbing commands: no hook, filter, merge
+driver, editor or signing program runs.
 
-Nothing is lost on the way. Changes are first committed on the worktree's own branch. The merge is computed beside the
-working tree; where it conflicts, or where the folder has changes of its own in the same files, the folder stays as it
-is. The order of the last two steps matters: files first, then the branch, so that a kill in between leaves the merge as
-staged changes.
+Nothing is lost on the way. Changes are first committed on the worktree's own branch. The merge is computed without
+touching the working tree; if it conflicts, or if the folder has its own changes in the same files, the folder stays as
+it is. The order of the last two steps matters: files first, then the branch, so that a kill in between leaves the merge
+as staged changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fulgur.sandbox.git import no_programs, person, write
 
 @dataclass(frozen=True)
 class Merge:
-    """`commit` is what the branch points to now; empty when conflicts stopped it, or nothing was new."""
+    """`commit` is what the branch points to now; empty if conflicts stopped the merge, or if nothing was new."""
 
     commit: str = ""
     conflicts: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ Git = Callable[..., str]
 
 
 def commit_all(top: Path, folder: Path, message: str) -> str:
-    """Commit everything that a worktree of the repository at `top` holds on its branch; the commit of the branch."""
+    """Commit everything in a worktree of the repository at `top` on its branch; return the branch's commit."""
     git = _git(top, folder)
     git("add", "--all", "--", ".")
     head, tree = git("rev-parse", "--verify", "HEAD").strip(), git("write-tree").strip()
@@ -39,7 +39,7 @@ def commit_all(top: Path, folder: Path, message: str) -> str:
 
 
 def merge(top: Path, commit: str, message: str) -> Merge:
-    """Merge a commit into the branch that is checked out at `top`, and into its files."""
+    """Merge a commit into the branch checked out at `top`, and into its files."""
     git = _git(top, top)
     head = git("rev-parse", "--verify", "HEAD").strip()
     base = git("merge-base", head, commit).strip()
@@ -66,7 +66,7 @@ def merge(top: Path, commit: str, message: str) -> Merge:
 
 def bring(top: Path, folder: Path, message: str) -> Merge:
     """Merge what is committed at `top` into a worktree whose own changes are committed. Where both changed the same
-    lines, the worktree's files hold both between markers, and `merge` waits until they are gone."""
+    lines, the worktree's files contain both between markers, and `merge` refuses until they are gone."""
     git = _git(top, folder)
     own = git("rev-parse", "--verify", "HEAD").strip()
     theirs = _git(top, top)("rev-parse", "--verify", "HEAD").strip()
@@ -77,7 +77,7 @@ def bring(top: Path, folder: Path, message: str) -> Merge:
 
 
 def _git(top: Path, folder: Path) -> Git:
-    """git for the folder of the repository or one of its worktrees."""
+    """Return git for the repository's folder or one of its worktrees."""
     where = (
         (f"--work-tree={folder}",) if folder == top else (f"--git-dir={_place(top, folder)}", f"--work-tree={folder}")
     )
@@ -90,7 +90,7 @@ def _git(top: Path, folder: Path) -> Git:
 
 
 def _merged(git: Git, one: str, other: str) -> tuple[str, tuple[str, ...]]:
-    """The tree of two commits merged, and the files in which they conflict."""
+    """Merge two commits; return the tree and the files in conflict."""
     words = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
     tree, _, conflicts = git(*words, one, other, may_fail=True).partition("\0")
     return tree, _paths(conflicts)
@@ -111,8 +111,8 @@ def _paths(output: str) -> tuple[str, ...]:
 
 
 def _place(top: Path, folder: Path) -> Path:
-    """Where the repository keeps a worktree's state. Asked of the repository: what `.git` in the worktree says is not
-    believed, somebody may have written it."""
+    """Where the repository keeps a worktree's state. Ask the repository: the worktree's own `.git` file is not trusted,
+    since anybody may have written it."""
     common = Path(write(top, top, "rev-parse", "--path-format=absolute", "--git-common-dir").strip())
     for place in sorted((common / "worktrees").iterdir()) if (common / "worktrees").is_dir() else ():
         if Path((place / "gitdir").read_text(encoding="utf-8").strip()).parent == folder:

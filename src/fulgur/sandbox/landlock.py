@@ -1,9 +1,9 @@
-"""The second choice: Landlock, which needs no namespaces and no installed program, only Linux 6.2 or newer.
+"""The fallback sandbox, Landlock: it needs no namespaces and no installed program, only Linux 6.2 or newer.
 
-Its rules only ever allow, for a whole folder and all below it, so that `.git` in an allowed workspace cannot be
-excepted. Where the kernel lets a process have mounts of its own, everything but the writable folders is mounted
-read-only, protected names too, and secrets are covered. Where it does not, whatever is beside a protected name or a
-secret is allowed one by one: new entries beside `.git` are refused.
+Its rules can only allow, for a folder and everything below it, so they cannot exclude `.git` from an allowed workspace.
+If the kernel lets a process have private mounts, everything except the writable folders is mounted read-only, protected
+names included, and secrets are covered. Otherwise everything next to a protected name or a secret is allowed entry by
+entry, so new entries beside `.git` are refused.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _FOLDER_RIGHTS = (
     _FILE_RIGHTS | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM | _REFER
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-_LEAST_ABI = 3  # truncation is covered from here on
+_LEAST_ABI = 3  # the first version that covers truncation
 
 
 class Landlock:
-    """Rules applied by a small supervisor, which also ends every process left over when the command is over."""
+    """Rules applied by a small supervisor, which also kills every process left over when the command ends."""
 
     name = "Landlock"
 
@@ -52,7 +52,8 @@ class Landlock:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
-        """Everything but secrets may be read; only the policy's folders and a private temporary one may be written."""
+        """Allow reading everything except secrets, and writing only the policy's folders and a private temporary
+        one."""
         if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="fulgur-sandbox-", ignore_cleanup_errors=True)
         version = abi()
@@ -83,16 +84,16 @@ class Landlock:
             "seccomp": base64.b64encode(filter_program).decode(),
             "folder": str(folder),
         }
-        # By descriptor: a workspace with thousands of entries at its top has more rules than an argument may be long.
+        # By descriptor: a workspace with thousands of top-level entries has more rules than fit into an argument.
         rules_fd = memory_file(json.dumps(spec).encode())
         return Launch(start.script(_ENTER, str(rules_fd), *command), (rules_fd,), {"TMPDIR": self._temporary.name})
 
     def stale(self) -> bool:
-        """Rules are made for what was there: not for new entries beside a protected name, or for a replaced one."""
+        """Rules cover only what existed: not new entries beside a protected name, nor a replaced one."""
         return any(_current(path, known) != known for path, known in self._relied_on.items())
 
     def close(self) -> None:
-        """Remove the private temporary folder, and the empty folders that held a name."""
+        """Remove the private temporary folder and the empty folders that held names."""
         self._holders.release()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -102,9 +103,9 @@ class Landlock:
 def _split(
     folder: Path, apart: Sequence[Path], rights: int, file_rights: int, opened: dict[Path, object]
 ) -> list[tuple[str, int]]:
-    """Rules for the largest folders and files beneath `folder` with nothing in them that stays `apart`.
+    """Rules for the largest folders and files below `folder` that contain nothing in `apart`.
 
-    `opened` gets the folders that have no rule of their own, with their entries.
+    `opened` gets the folders without a rule of their own, with their entries.
     """
     inside = [path for path in apart if path.is_relative_to(folder)]
     if not inside:
@@ -127,7 +128,7 @@ def _split(
 
 
 def _names(folder: Path) -> frozenset[tuple[str, int]]:
-    """The entries of a folder; a file that was replaced counts as another one."""
+    """The entries of a folder; a replaced file counts as a different one."""
     try:
         return frozenset((entry.name, entry.inode()) for entry in os.scandir(folder))
     except OSError:
@@ -139,7 +140,7 @@ def _current(path: Path, known: object) -> object:
 
 
 def abi() -> int:
-    """The kernel's Landlock version, 0 when there is none."""
+    """The kernel's Landlock version; 0 if it has none."""
     if not sys.platform.startswith("linux"):
         return 0
     version = int(ctypes.CDLL(None, use_errno=True).syscall(444, None, 0, 1))
@@ -148,7 +149,7 @@ def abi() -> int:
 
 @functools.cache
 def mounts_work() -> bool:
-    """Whether a process may have mounts of its own here."""
+    """Whether a process can have private mounts here."""
     return _try(mounts=True)[0]
 
 

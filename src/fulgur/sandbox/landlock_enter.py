@@ -1,8 +1,9 @@
-"""Runs as its own program (`python -I -S landlock_enter.py DESCRIPTOR COMMAND…`): apply the rules, become the command.
+"""Runs as a separate program (`python -I -S landlock_enter.py DESCRIPTOR COMMAND…`): applies the rules and becomes the
+command.
 
-Two processes: the child takes the rules on itself and executes the command; the parent stays outside the rules, adopts
-whatever the command leaves running in the background, and ends all of it when the command or the agent ends.
-Imports nothing of the package, so that it starts fast and needs no path.
+Two processes: the child applies the rules to itself and executes the command; the parent stays outside the rules,
+adopts whatever the command leaves running in the background, and kills all of it when the command or the agent ends.
+Imports nothing from the package, so that it starts fast and needs no path.
 """
 
 import base64
@@ -34,7 +35,7 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def guard(mounts: "list[tuple[str, bool]]", hidden: "list[str]") -> None:
-    """Mounts of this process alone: everything read-only but the folders that say otherwise, hidden ones covered."""
+    """Set up mounts private to this process: everything read-only except the given folders; hidden ones covered."""
     user, group = os.getuid(), os.getgid()
     if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) == 0:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -57,7 +58,7 @@ def guard(mounts: "list[tuple[str, bool]]", hidden: "list[str]") -> None:
 
 
 def _writable_mounts() -> "list[str]":
-    """Where something is mounted that can be written."""
+    """The mount points that are writable."""
     found = []
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -68,7 +69,7 @@ def _writable_mounts() -> "list[str]":
 
 
 def _nearest(point: str, mounts: "list[tuple[str, bool]]") -> bool:
-    """What the closest of the mounts at or above a place says; False when there is none."""
+    """The flag of the closest mount at or above a place; False if there is none."""
     above = [(path, writable) for path, writable in mounts if point == path or point.startswith(f"{path}/")]
     return max(above)[1] if above else False
 
@@ -86,7 +87,7 @@ def _mount(source: "str | None", target: str, flags: int, kind: "str | None" = N
 
 
 def restrict(spec: dict) -> None:  # type: ignore[type-arg]
-    """Take the Landlock rules and the filter on this process, and give every privilege away."""
+    """Apply the Landlock rules and the filter to this process, and drop every privilege."""
     _drop_capabilities()
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs")
@@ -98,7 +99,7 @@ def restrict(spec: dict) -> None:  # type: ignore[type-arg]
         try:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            continue  # gone meanwhile: then nothing needs to be allowed
+            continue  # it has gone, so nothing needs to be allowed
         _call(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, descriptor), 0)
         os.close(descriptor)
     _call(_RESTRICT_SELF, ruleset, 0)
@@ -111,7 +112,7 @@ def restrict(spec: dict) -> None:  # type: ignore[type-arg]
 
 
 def _drop_capabilities() -> None:
-    """Nothing to drop for an ordinary user; for root, the bounding set too, or the next program would get all back."""
+    """Drop all capabilities. For root, drop the bounding set too, or the next program would regain them."""
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break
@@ -137,7 +138,7 @@ def _descendants() -> "list[int]":
 
 
 def _end_all() -> None:
-    """Kill whatever is left, and what it started meanwhile."""
+    """Kill all descendants, including those started meanwhile."""
     while left := _descendants():
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -165,7 +166,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the command
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     if os.getppid() != agent:
-        return 143  # it died before the death signal was set
+        return 143  # the agent died before the death signal was set
     child = os.fork()
     if child == 0:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTTOU):

@@ -1,4 +1,4 @@
-"""What a command may touch: the writable folders, the parts of them that stay read-only, and the network."""
+"""What a command may touch: the writable folders, their parts that stay read-only, and the network."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Policy:
         hide_secrets: bool = True,
         hide: Sequence[Path] = (),
     ) -> Policy:
-        """A policy with every path resolved; roots that do not exist are left out.
+        """Create a policy with every path resolved; roots that do not exist are left out.
 
-        Hidden are Fulgur's home, the usual places of keys unless `hide_secrets` is False, and what `hide` names.
+        Hidden are Fulgur's home, the usual places of keys unless `hide_secrets` is False, and the paths in `hide`.
         """
         workspace, home = workspace.resolve(), home.resolve()
         roots = tuple(root.resolve() for root in extra_roots if root.is_dir())
@@ -54,7 +54,7 @@ class Policy:
 
     @property
     def writable(self) -> tuple[Path, ...]:
-        """The folders that may be written (but for `protected`)."""
+        """The folders that may be written, except for `protected`."""
         return (self.workspace, *self.extra_roots) if self.mode == "workspace-write" else ()
 
     def protected(self) -> protect.Protected:
@@ -62,13 +62,13 @@ class Policy:
         return protect.find(self.writable, [self.home])
 
     def secret(self, path: Path) -> str | None:
-        """Why a tool of ours may not read `path` (already real), or None when it may."""
+        """Why our own tools may not read `path` (already real), or None if they may."""
         if any(path == place or path.is_relative_to(place) for place in self.hidden):
             return "it is hidden from the model (/status lists what is)"
         return None
 
     def refusal(self, path: Path) -> str | None:
-        """Why a tool of ours may not write `path` (already real but for its last part), or None when it may."""
+        """Why our own tools may not write `path` (already real except for its last part), or None if they may."""
         if self.mode == "danger-full-access":
             return None
         if self.mode == "read-only":
@@ -83,7 +83,7 @@ class Policy:
         return None
 
     def describe(self) -> str:
-        """`workspace-write, no network` for people."""
+        """Format as `workspace-write, no network` for people."""
         if self.mode == "danger-full-access":
             return self.mode
         return f"{self.mode}, {'network' if self.network else 'no network'}"
@@ -97,7 +97,7 @@ def _user_home() -> Path:
 
 
 def _without(wanted: Sequence[Path], needed: Sequence[Path]) -> Iterator[Path]:
-    """The wanted places; of one that holds something needed, the entries that do not."""
+    """Yield the wanted places; for one that contains something needed, only the entries that do not."""
     for path in wanted:
         if any(place == path for place in needed):
             continue

@@ -1,4 +1,4 @@
-"""What each sandbox keeps, as `SECURITY.md` promises it; `fulgur doctor` says which of it holds on this machine."""
+"""What each sandbox guarantees, as promised in `SECURITY.md`; `fulgur doctor` says which guarantees hold here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fulgur.sandbox import bubblewrap, landlock
 
 WORLDS = ("bubblewrap", "Landlock with mounts", "Landlock without mounts")
 
-# A promise, and what each world adds to it: "" it is kept, None it is not.
+# A promise, and a note for each world: "" means it is kept, None that it is not.
 PROMISES: dict[str, tuple[str | None, str | None, str | None]] = {
     "nothing outside the workspace is written": ("", "", ""),
     "`.git` and `.fulgur` stay as they are": ("", "", "new files beside them are refused too"),
@@ -22,7 +22,7 @@ PROMISES: dict[str, tuple[str | None, str | None, str | None]] = {
 
 
 def world() -> str | None:
-    """The best of the worlds that works here."""
+    """The best world that works here; None if none does."""
     if bubblewrap.probe().usable:
         return WORLDS[0]
     if landlock.probe().usable:

@@ -1,9 +1,9 @@
-"""Which parts of the writable folders stay read-only: whoever writes them decides what runs outside the sandbox.
+"""Which parts of the writable folders stay read-only: whoever can write them decides what runs outside the sandbox.
 
-`.git` holds hooks and the names of programs, `.fulgur` the agent's own settings. They are found at any depth, also as a
+`.git` contains hooks and names of programs, `.fulgur` the agent's own settings. They are found at any depth, also as a
 file that points elsewhere (worktrees, submodules) or as a link. A folder above one of them must not be moved away and
-built anew, so that it is pinned; a link cannot be mounted over, so that the folder with the link is closed: its other
-entries can be written, but nothing can be made beside them.
+rebuilt, so it is pinned. A link cannot be mounted over, so the folder that contains it is closed: its other entries can
+be written, but no entries can be added.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NAMES = (".git", ".fulgur")
-_MOST_FOLDERS = 20_000  # looked into, those near the top first
+_MOST_FOLDERS = 20_000  # searched, those near the top first
 _HOLDER_MODE = 0o1700  # an empty folder with this mode only holds a name
 
 
 @dataclass
 class Protected:
-    """Paths inside the writable folders; every folder comes before what lies in it."""
+    """Paths inside the writable folders; every folder comes before what it contains."""
 
     paths: list[Path] = field(default_factory=list)
     """Stay as they are. Those at the top of a writable folder may not exist yet."""
@@ -36,7 +36,7 @@ class Protected:
 
 
 def find(roots: Sequence[Path], more: Sequence[Path] = ()) -> Protected:
-    """What is protected below these folders, and `more` where it lies below them."""
+    """Find what is protected below these folders, including `more` if it lies below them."""
     paths: dict[Path, None] = {}
     closed: dict[Path, None] = {}
     for root in roots:
@@ -64,7 +64,7 @@ def find(roots: Sequence[Path], more: Sequence[Path] = ()) -> Protected:
 
 
 def _named(root: Path) -> Iterator[Path]:
-    """Every protected name below the root."""
+    """Yield every protected name below the root."""
     level = [root]
     seen = 0
     while level:
@@ -83,7 +83,7 @@ def _named(root: Path) -> Iterator[Path]:
 
 
 def _points_to(path: Path) -> Path | None:
-    """Where a link, or a `.git` file with `gitdir: …`, leads."""
+    """The target of a link, or of a `.git` file with `gitdir: …`."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         if path.is_symlink():
             return path.resolve(strict=True)
@@ -96,7 +96,7 @@ def _points_to(path: Path) -> Path | None:
 
 
 def children(folder: Path, protected: Sequence[Path]) -> Iterator[Path]:
-    """The entries of a closed folder that can be written: neither links nor protected."""
+    """The writable entries of a closed folder: neither links nor protected."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not entry.is_symlink() and Path(entry.path) not in protected:
@@ -104,17 +104,17 @@ def children(folder: Path, protected: Sequence[Path]) -> Iterator[Path]:
 
 
 class NameHolders:
-    """Empty folders at protected names that are not taken: nothing can be mounted on what is not there.
+    """Empty folders that take unused protected names, since nothing can be mounted on a path that does not exist.
 
-    Sessions share them. Each keeps a lock on those it relies on, and only the last one to leave removes them.
+    Sessions share them. Each holds a lock on those it relies on, and only the last session to leave removes them.
     """
 
     def __init__(self) -> None:
         self._held: dict[Path, int] = {}
 
     def hold(self, path: Path) -> bool:
-        """Make sure that the name is taken; False when it cannot be."""
-        for _ in range(20):  # another session may be removing it in this moment
+        """Make sure that the name is taken; False if it cannot be."""
+        for _ in range(20):  # another session may be removing it right now
             with contextlib.suppress(OSError):
                 if path in self._held and os.path.samestat(os.fstat(self._held[path]), path.lstat()):
                     break

@@ -1,11 +1,11 @@
 """A seccomp filter as classic BPF: what no sandboxed command may call, whatever the file rules say.
 
 Sockets: file rules do not cover them, and a Unix socket reaches services outside (Docker, the session bus, agents), so
-that family is always refused. Of `socketpair` only the connected kinds stay: a datagram socket can be sent from it to
-any name. `io_uring` could open sockets behind the filter's back.
+that family is always refused. Of `socketpair` only the connected kinds stay, because a datagram socket can send to any
+name. `io_uring` could open sockets unseen by the filter.
 Mounts, tracing and kernel interfaces have no use in a build or a test and are common ways out.
-Without namespaces of its own (Landlock), a command shares process numbers and System V objects with everybody: limits,
-priorities and scheduling of other processes are refused, and so are those objects. With `freeze_metadata` changes of
+Without namespaces (Landlock), a command shares process ids and System V objects with everybody: changing limits,
+priorities and scheduling of other processes is refused, and so are those objects. With `freeze_metadata`, changes of
 mode, owner and attributes are refused everywhere, since Landlock has no rule for them.
 """
 
@@ -21,12 +21,12 @@ Check = tuple[int, int]
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-_GO_ON = -1  # decided by what follows
+_GO_ON = -1  # the following instructions decide
 
 _LOAD, _AND, _JUMP, _EQUAL, _AT_LEAST, _BITS, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16
 
-# name: (x86_64, aarch64); -1 where the architecture has no such call.
+# name: (x86_64, aarch64); -1 if the architecture has no such call.
 _CALLS: dict[str, tuple[int, int]] = {
     "socket": (41, 198), "ioctl": (16, 29), "clone": (56, 220), "clone3": (435, 435),
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
@@ -62,7 +62,7 @@ _SHARED = (
     "shmget", "shmat", "shmctl", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl",
     "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive",
 )  # fmt: skip
-# Which argument names a process; 0 is the caller itself.
+# The index of the argument that names a process; 0 in it means the caller itself.
 _OF_A_PROCESS = {
     "prlimit64": 0, "setpriority": 1, "ioprio_set": 1, "sched_setaffinity": 0, "sched_setscheduler": 0,
     "sched_setparam": 0, "sched_setattr": 0,
@@ -71,7 +71,7 @@ _FILTERED = ("socket", "socketpair", "ioctl", "clone", "clone3", *_OF_A_PROCESS)
 
 _CLONE_NEW = 0x7E020000  # a new namespace of any kind
 _TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX: typing into a terminal; TIOCSETD: kernel modules
-# Flags, attributes, labels, encryption and subvolumes are changed by ioctls of these kinds on a file that is only read.
+# Ioctls of these kinds change flags, attributes, labels, encryption and subvolumes on a file opened only for reading.
 _FILE_IOCTL_KINDS = (0x6600, 0x5800, 0x9400)
 _FILE_IOCTLS_THAT_LOOK = (
     0x80086601, 0x80046601, 0x80087601, 0xC020660B, 0x801C581F,  # flags, version, extents, attributes
@@ -81,12 +81,13 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
 def supported() -> bool:
-    """Whether this machine's call numbers are known."""
+    """Whether this machine's system call numbers are known."""
     return platform.machine() in _ARCHITECTURES
 
 
 def build(*, internet: bool, namespaces: bool = True, freeze_metadata: bool = False) -> bytes:
-    """The filter program. `internet`: IPv4 and IPv6 sockets are allowed (or lead nowhere, in a namespace)."""
+    """Build the filter. With `internet`, IPv4 and IPv6 sockets are allowed (in a network namespace they lead
+    nowhere)."""
     column, architecture = _ARCHITECTURES[platform.machine()]
     program: list[Instruction] = []
 
@@ -102,7 +103,7 @@ def build(*, internet: bool, namespaces: bool = True, freeze_metadata: bool = Fa
     refuse()
     program.append((_LOAD, 0, 0, _NR))
     if architecture == 0xC000003E:
-        # The x32 calls of the same kernel have other numbers and would slip through.
+        # The same kernel's x32 calls have other numbers and would slip through.
         program.append((_AT_LEAST, 0, 1, 0x40000000))
         refuse()
     spared = {*_FILTERED, *(() if freeze_metadata else _METADATA), *(_SHARED if namespaces else ())}
@@ -110,7 +111,7 @@ def build(*, internet: bool, namespaces: bool = True, freeze_metadata: bool = Fa
         if numbers[column] >= 0 and name not in spared:
             program.append((_EQUAL, 0, 1, numbers[column]))
             refuse()
-    # glibc falls back to clone, whose flags can be seen.
+    # glibc then falls back to clone, whose flags the filter can see.
     program.append((_EQUAL, 0, 1, _CALLS["clone3"][column]))
     refuse(errno.ENOSYS)
     families = [socket.AF_INET, socket.AF_INET6] if internet else []
@@ -135,10 +136,10 @@ def build(*, internet: bool, namespaces: bool = True, freeze_metadata: bool = Fa
 
 
 def _by_argument(number: int, argument: int, checks: list[Check], *, matched: int, otherwise: int) -> list[Instruction]:
-    """If the call is `number`, decide by the low half of one argument; to go on is to load the number again."""
+    """If the call is `number`, decide by the low half of one argument; to continue, load the call number again."""
     body: list[Instruction] = [(_LOAD, 0, 0, _ARGS + 8 * argument)]
     for position, (test, value) in enumerate(checks):
-        # A match jumps over the remaining checks and what follows when none matches.
+        # A match jumps over the remaining checks and the no-match branch.
         body.append((test, 0 if test == _AND else len(checks) - position, 0, value))
     matches: list[Instruction] = [] if matched == _GO_ON else [(_RETURN, 0, 0, matched)]
     body.append((_JUMP, 0, 0, len(matches)) if otherwise == _GO_ON else (_RETURN, 0, 0, otherwise))

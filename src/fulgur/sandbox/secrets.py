@@ -1,4 +1,4 @@
-"""What commands and the model's tools never see unless a person says so: keys in files and in variables."""
+"""What commands and the model's tools never see unless a person allows it: secrets in files and in variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-# Below the user's home folder.
+# Relative to the user's home folder.
 FILES = (
     ".ssh", ".gnupg", ".password-store", ".local/share/keyrings", ".vault-token", ".netrc", ".authinfo", ".pgpass",
     ".my.cnf", ".aws", ".azure", ".config/gcloud", ".config/doctl", ".config/rclone", ".config/op", ".kube",
@@ -19,7 +19,7 @@ FILES = (
     ".bash_history", ".zsh_history", ".python_history", ".node_repl_history", ".psql_history", ".mysql_history",
 )  # fmt: skip
 
-# Names of variables, in capitals.
+# Names of variables, in upper case.
 VARIABLES = (
     "*_KEY", "*_KEY_*", "*APIKEY*", "*SECRET*", "*TOKEN*", "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*_PASS", "*_PWD",
     "*CREDENTIAL*", "*_PAT", "*_COOKIE*", "*_DSN", "*CONNECTION_STRING*", "*_AUTH", "*_AUTH_*", "*PRIVATE*",
@@ -29,7 +29,7 @@ _VALUES = re.compile(r"://[^/\s:@]*:[^/\s@]+@|^(sk-|gh[oprsu]_|github_pat_|glpat
 
 
 def secret_files(home: Path) -> Iterator[Path]:
-    """The real places of those that exist."""
+    """The real paths of those that exist."""
     for name in FILES:
         path = home / name
         try:
@@ -40,7 +40,7 @@ def secret_files(home: Path) -> Iterator[Path]:
 
 
 def is_secret(name: str, value: str, exclude: Sequence[str] = VARIABLES) -> bool:
-    """Whether a variable is left out: by its name, or because its value is a key or has a password in it."""
+    """Whether to leave a variable out: because of its name, or because its value is a key or contains a password."""
     if name in _ALLOWED:
         return False
     return any(fnmatch.fnmatchcase(name.upper(), pattern) for pattern in exclude) or bool(_VALUES.search(value))

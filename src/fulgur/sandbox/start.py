@@ -1,11 +1,11 @@
 """The one place that starts processes.
 
-The folder Fulgur works in may be hostile. Nothing in it may become code of ours just because it is the current folder:
-Python children start with `-P`, every child gets a working folder by name, a cleaned environment, and programs are
-found only by absolute entries of PATH that lie outside the current folder. `tests/test_imports.py` keeps everybody else
+The folder Fulgur works in may be hostile. Nothing in it may become our code just because it is the current folder:
+Python children start with `-P`, every child gets an explicit working folder and a cleaned environment, and programs are
+found only through absolute entries of PATH outside the current folder. `tests/test_imports.py` keeps all other modules
 from starting processes.
 
-Only the standard library: engine and landlock need this on a bare machine.
+Imports only the standard library, because the engine and Landlock need it on a bare machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path("/")  # the working folder of children that need none
+ROOT = Path("/")  # the working folder of children that need no other
 _PACKAGES = Path(__file__).parents[2]
 
-# Variables that make an interpreter or git run or load something named in them.
+# Variables that make an interpreter or git run or load something they name.
 _LOAD_CODE = ("PYTHON", "GIT_", "BASH_ENV", "BASH_FUNC_")
 _PATH_LISTS = ("PATH", "LD_LIBRARY_PATH")
 
@@ -35,7 +35,7 @@ CompletedProcess = subprocess.CompletedProcess
 
 
 def environment(more: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of a program of ours: nothing that loads code by name, no relative entry in a list of folders."""
+    """The environment of our own programs: nothing that loads code by name, no relative entry in a path list."""
     base = os.environ if base is None else base
     clean = {name: value for name, value in base.items() if not name.startswith(_LOAD_CODE)}
     for name in _PATH_LISTS:
@@ -47,39 +47,39 @@ def environment(more: Mapping[str, str] | None = None, base: Mapping[str, str] |
 
 
 def safe_folders(path_list: str) -> list[str]:
-    """The absolute entries: an empty or relative one means the current folder."""
+    """Keep only the absolute entries: an empty or relative one means the current folder."""
     return [entry for entry in path_list.split(os.pathsep) if os.path.isabs(entry)]
 
 
 def _python_path(given: str) -> str:
-    """Absolute entries outside the current folder, and the one this package was found by."""
+    """The absolute entries outside the current folder, and the one through which this package was found."""
     kept = [entry for entry in safe_folders(given) if not _inside(entry, [Path.cwd()])]
     own = [str(_PACKAGES)] if str(_PACKAGES) in map(os.path.abspath, filter(None, given.split(os.pathsep))) else []
     return os.pathsep.join(dict.fromkeys(own + kept))
 
 
 def _inside(entry: str, folders: Sequence[Path]) -> bool:
-    """Whether an entry lies in one of the folders; the user's home and what is above it are nobody's project."""
+    """Whether an entry lies in one of the folders; the user's home and its parents do not count as a project."""
     home = Path(os.path.expanduser("~"))
     return any(Path(entry).resolve().is_relative_to(place) for place in folders if not home.is_relative_to(place))
 
 
 def program(name: str, *avoid: Path) -> str | None:
-    """Where a program is, None when it is not installed. Never from the current folder, or from those to `avoid`."""
+    """Find a program; None if it is not installed. Never look in the current folder or in `avoid`."""
     beside = str(Path(sys.executable).parent)
     folders = [entry for entry in safe_folders(os.environ.get("PATH", os.defpath)) if entry != beside]
     outside = [entry for entry in folders if not _inside(entry, [Path.cwd(), *avoid])]
-    # The folder of our own interpreter is ours even when the current folder holds it.
+    # Our own interpreter's folder is trusted even if the current folder contains it.
     return shutil.which(name, path=os.pathsep.join([*outside, beside]))
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours; `-P` keeps the current folder off the module path."""
+    """The command that runs one of our modules; `-P` keeps the current folder off the module path."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def script(file: Path, *arguments: str) -> list[str]:
-    """The command that runs one file with nothing but the standard library: it starts fast and needs no path."""
+    """The command that runs one file with only the standard library: it starts fast and needs no path."""
     return [sys.executable, "-I", "-S", str(file), *arguments]
 
 
@@ -100,7 +100,7 @@ def run(
     data: bytes = b"",
     pass_fds: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end, and kill it after `seconds` (subprocess.TimeoutExpired)."""
+    """Run a program to its end; kill it after `seconds` (subprocess.TimeoutExpired)."""
     return subprocess.run(
         list(argv),
         cwd=folder,
@@ -116,7 +116,7 @@ def run(
 async def spawn(
     argv: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, **more: Any
 ) -> asyncio.subprocess.Process:
-    """`popen` for the event loop."""
+    """Like `popen`, for the event loop."""
     more.setdefault("stdin", asyncio.subprocess.DEVNULL)
     return await asyncio.create_subprocess_exec(
         *argv, cwd=folder, env=environment() if env is None else dict(env), **more
@@ -124,7 +124,8 @@ async def spawn(
 
 
 def in_terminal(argv: Sequence[str], folder: Path, env: Mapping[str, str], size: bytes) -> tuple[int, int]:
-    """Start a program in a new pseudo-terminal of this size (a `winsize`); its process id and our side of it."""
+    """Start a program in a new pseudo-terminal of this size (a `winsize`); return its process id and our end of the
+    terminal."""
     import fcntl
     import termios
 
