@@ -1,4 +1,4 @@
-"""One table of kernel cases: every operation, with its inputs, the reference's answer and how to run it.
+"""One table of kernel cases: every operation, with its inputs, the reference's result and how to run it.
 
 The tests run each case on every instruction set and compare; `fulgur bench kernels` times the same calls.
 """
@@ -26,7 +26,7 @@ KV8 = 2e-2  # attention over keys and values of 8 bits, against floats
 class Case:
     """`run(isa)` and `expected` give the same arrays up to `tolerance`, relative to their norm.
 
-    `macs` is the work of one call, for the timing mode; 0 where it is not products that count.
+    `macs` is the work of one call in multiply-adds, for the timing mode; 0 where they are not what costs time.
     """
 
     name: str
@@ -52,7 +52,7 @@ def cases(seed: int = 0) -> Iterator[Case]:
             yield _linear(rng, "add", bits, group, rows, 80, 512)
             yield _linear(rng, "swiglu", bits, group, rows, 96, 256)
             yield _linear(rng, "argmax", bits, group, rows, 301, 256)
-        for rows in (1, 3, 5, 40):  # for many threads the tiles may lie otherwise
+        for rows in (1, 3, 5, 40):  # with many threads the tiles may be laid out differently
             yield _linear(rng, "store", bits, group, rows, 208, 256, threads=7)
     for heads, length, dim in (
         (1, 1, 64),
@@ -121,7 +121,7 @@ def _linear(
     product = _product(matrix, x)
     start = rng.standard_normal((m, rows), np.float32)
     tolerance = 1e-6
-    arranged: dict[str, _native.ArrangedMatrix] = {}  # as each instruction set wants it, once
+    arranged: dict[str, _native.ArrangedMatrix] = {}  # by instruction set, arranged once each
     if kind == "add":
         expected = start + product
     elif kind == "swiglu":

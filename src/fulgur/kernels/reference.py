@@ -70,7 +70,7 @@ def sigmoid(x: Float) -> Float:
 
 
 def clamped_swiglu(gate: Float, up: Float, limit: float, alpha: float) -> Float:
-    """gpt-oss's: both sides bounded, and up counts from -1."""
+    """The SwiGLU of gpt-oss: gate and up are bounded, and 1 is added to up."""
     gate, up = np.minimum(gate, np.float32(limit)), np.clip(up, np.float32(-limit), np.float32(limit))
     return (up + np.float32(1)) * gate * sigmoid(np.float32(alpha) * gate)
 
@@ -147,15 +147,15 @@ class Network:
         return self._matrices["head"](hidden)
 
     def hidden(self, x: Float, position: Int, sequence: Int, table: Int) -> Float:
-        """What the output head reads, of every row."""
+        """The input of the output head, for every row."""
         self.states.begin(position, sequence)
         for i, kind in enumerate(self.config.kinds):
             x = self._layer(f"layers.{i}.", i, kind, x, position, sequence, table)
         return rms_norm(x, self._vectors["final_norm"], self.config.norm_eps)
 
     def predict(self, embedded: Float, hidden: Float, position: Int, sequence: Int, table: Int) -> Float:
-        """The drafting head (MTP): rows of a token and the hidden state before it. `draft_logits` reads the result, and
-        the next draft takes it for the hidden state."""
+        """Run the drafting head (MTP) on rows of a token and the hidden state before it. `draft_logits` reads the
+        result, and the next draft uses it as the hidden state."""
         vectors, eps = self._vectors, self.config.norm_eps
         both = rms_norm(embedded, vectors["mtp.embed_norm"], eps), rms_norm(hidden, vectors["mtp.hidden_norm"], eps)
         x = self._matrices["mtp.fc"](np.concatenate(both, axis=1))
@@ -231,7 +231,7 @@ class Network:
         return (weight[:, :, :, None] * values.transpose(1, 0, 2)[:, None]).sum(axis=2, dtype=np.float32)
 
     def _delta(self, i: int, x: Float, position: Int, sequence: Int) -> Float:
-        """The gated delta net: a state [k_dim, v_dim] a value head, decayed, corrected and read by every row."""
+        """The gated delta net: one state [k_dim, v_dim] per value head, decayed, corrected and read by every row."""
         config, vectors, layer, shape = self.config, self._vectors, f"layers.{i}.", delta_of(self.config)
         projected = self._matrices[layer + "qkv"](x)
         mixed, z = projected[:, : shape.channels], projected[:, shape.channels :]
@@ -382,12 +382,12 @@ class Runtime:
 
     @property
     def states(self) -> DeltaStates | None:
-        """Where layers have a recurrent state: how it is kept and taken up again."""
+        """The recurrent states, if the model has layers with one."""
         return self._network.states if DELTA in self.config.kinds else None
 
     @property
     def drafting(self) -> Runtime | None:
-        """This runtime where the model has a head that drafts."""
+        """This runtime if the model has a head that drafts, else None."""
         return self if self.config.draft_vocab else None
 
     def draft(self, token: int, position: int, sequence: int, tables: Int, length: int) -> list[int]:

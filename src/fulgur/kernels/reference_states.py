@@ -15,7 +15,7 @@ Int = npt.NDArray[np.int32]
 
 class DeltaStates:
     """What the delta layers remember of every sequence, for each of its last positions: the inputs that the convolution
-    still sees, and S of every head. A step may begin at any of these positions: wrong drafts are forgotten."""
+    still sees, and S of every head. A step may begin at any of these positions, which forgets wrong drafts."""
 
     KEPT = 320  # positions: a step and a draft before it
     slots, snapshots = 32, 8
@@ -33,7 +33,7 @@ class DeltaStates:
         self.hidden = HiddenStates()
 
     def begin(self, position: Int, sequence: Int) -> None:
-        """The first row of every sequence says how many tokens it has."""
+        """Begin a step: the position of each sequence's first row is the number of tokens that it has."""
         if not self._layers:
             return
         for s in dict.fromkeys(sequence.tolist()):
@@ -52,7 +52,7 @@ class DeltaStates:
         return self._kept[sequence][position][layer]
 
     def put(self, layer: int, sequence: int, position: int, inputs: Float, state: Float) -> None:
-        """And those of the tokens up to it."""
+        """Keep the inputs and state of the tokens up to a position."""
         self._kept[sequence].setdefault(position + 1, {})[layer] = inputs, state
 
     def save(self, slot: int, position: int, snapshot: int) -> None:
@@ -79,7 +79,7 @@ class HiddenStates:
         self._saved: dict[int, tuple[int, dict[int, tuple[int, Float]]]] = {}
 
     def put(self, sequence: Int, position: Int, token: Int, hidden: Float) -> None:
-        """The rows of a step."""
+        """Keep the rows of a step."""
         for s in dict.fromkeys(sequence.tolist()):
             mine = sequence == s
             first = int(position[mine][0])

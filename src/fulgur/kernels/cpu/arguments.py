@@ -1,4 +1,4 @@
-"""What a step's arguments must be, for the runtimes in Python; `module.cpp` asks the same of them."""
+"""Checks the arguments of a step for the Python runtimes; `module.cpp` makes the same checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK_TOKENS = 64  # positions of a KV block
 
 
 class Limits(Protocol):
-    """What a runtime says of itself."""
+    """The limits that a runtime declares."""
 
     max_rows: int
     vocab_size: int
@@ -21,7 +21,7 @@ class Limits(Protocol):
 
 
 def check_step(limits: Limits, token: Int, position: Int, sequence: Int, table: Int, wanted: Int) -> None:
-    """ValueError unless these are rows that the runtime can run."""
+    """Raise ValueError unless the runtime can run these rows."""
     n, rows, vocab, context = len(token), limits.max_rows, limits.vocab_size, limits.max_context
     if not 0 < n <= rows or len(position) != n or len(sequence) != n:
         raise ValueError(f"{n} tokens, {len(position)} positions, {len(sequence)} sequences: 1 to {rows}")

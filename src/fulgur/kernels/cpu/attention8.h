@@ -1,7 +1,7 @@
 // Attention over keys and values of 8 bits (layout.h). Queries are rounded to 8 bits as well, and so are probabilities,
-// each block of tokens with a scale of its own. So both products are integer dot products, exact in any order, at half
-// the bytes and half the instructions of bf16. Only the sums over groups of dimensions and over blocks are floats, in
-// one fixed order: the bits of a query do not depend on what is computed with it.
+// with one scale per block of tokens. So both products are integer dot products, exact in any order, at half the bytes
+// and half the instructions of bf16. Only the sums over groups of dimensions and over blocks are floats, in one fixed
+// order: the bits of a query do not depend on what is computed with it.
 
 constexpr int kQueries8 = kQueriesAtOnce == 6 ? 6 : 2;  // as many at once as the registers hold
 constexpr int kQuad = 4;                                // bytes that a product adds up in a lane
@@ -68,7 +68,7 @@ INLINE void score_queries8(const KvCache& cache, const int32_t* table, int layer
     const auto* keys = reinterpret_cast<const int32_t*>(half) + first % kBlockTokens * dim / kQuad;
     const uint16_t* scales = scales_of(cache, half) + first % kBlockTokens;
     const int8_t* q = queries.q;
-    if (first % kBlockTokens == 0) {  // scales lie apart from the streams: those that are needed next
+    if (first % kBlockTokens == 0) {  // scales are not part of the streams: prefetch those that are needed next
       const int block = first / kBlockTokens, next = std::min(block + 1, (length - 1) / kBlockTokens);
       fetch(scales_of(cache, cache.keys(table[next], layer, kv_head)), groups * kBlockTokens * 2);
       fetch(scales_of(cache, cache.values(table[block], layer, kv_head)), kBlockTokens * 2);
@@ -105,7 +105,7 @@ INLINE void score_queries8(const KvCache& cache, const int32_t* table, int layer
   }
 }
 
-// Probabilities times the scales of their values, in 0..127 times a scale a block.
+// Rounds probabilities times the scales of their values to 0..127 times one scale per block.
 static void round_probabilities(const KvCache& cache, const int32_t* table, int layer, int kv_head, float* p,
                                 int length, int8_t* out, float* block_scales) {
   for (int first = 0; first < length; first += kBlockTokens, p += kBlockTokens, out += kBlockTokens) {
@@ -120,7 +120,7 @@ static void round_probabilities(const KvCache& cache, const int32_t* table, int 
   }
 }
 
-// Adds what N queries take of one block, for V vectors of 16 dims.
+// Adds the weighted values of one block to the results of N queries, for V vectors of 16 dims.
 template <int N, int V>
 INLINE void weigh_block8(const int32_t* values, int width, int count, const int8_t* p, size_t ld, const float* scales,
                          size_t scales_ld, bool first, float* const* out, int dim) {

@@ -1,5 +1,5 @@
 // A gated delta net. A thread owns key heads with their value heads: convolution, norms, recurrence and output gate of
-// a head need nothing of the others, so one barrier after the projection is enough.
+// a head do not depend on other heads, so one barrier after the projection is enough.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -78,8 +78,8 @@ void Runtime::delta_head(const StepInput& in, const Layer& layer, Rows out, int 
       const float softplus = shifted > 20.f ? shifted : std::log1p(std::exp(shifted));
       const float decay = std::exp(layer.decay[at] * softplus), beta = 1.f / (1.f + std::exp(-ba[at]));
 
-      // First S takes the tokens that this step has accepted from the log, then each row the one before it: into S
-      // itself while no draft can reach back to it, otherwise into a working copy.
+      // The first row adds the accepted tokens of the log to S, each later row the token of the row before it: to S
+      // itself while no draft can reach back to it, otherwise to a working copy.
       DeltaPass pass{s,
                      s,
                      folds,
@@ -110,7 +110,7 @@ void Runtime::delta_head(const StepInput& in, const Layer& layer, Rows out, int 
                        out.data + (first + r) * out.ld + at * d.v_dim);
     }
   }
-  // The log: keys, and the inputs of the convolution with those before them.
+  // Write the log: keys, and the inputs of the convolution with those before them.
   for (int r = direct; r < rows; r++)
     std::memcpy(state.keys + (r - direct) * keys + query_at, key_rows + r * d.k_dim, d.k_dim * 4);
   for (const auto& [at, count] : parts)

@@ -1,9 +1,9 @@
 // What the gated delta nets of a model remember of every sequence.
 //
 // A slot holds the state S of every value head as of `base` tokens, and a log of the tokens that came after: their
-// keys, errors and decays, and the inputs of the convolution. The next step says by its position how many of them were
-// accepted. It adds those to S in its one pass over it, so a wrong draft costs nothing and leaves nothing behind. A
-// long prompt is added as it is computed, except for its last kLog tokens.
+// keys, errors and decays, and the inputs of the convolution. The position of the next step tells how many of them were
+// accepted. That step adds those to S in its one pass over it, so a wrong draft costs nothing and leaves no trace. A
+// long prompt is added to S while it is computed, except for its last kLog tokens.
 #pragma once
 #include <memory>
 #include <stdexcept>
@@ -23,7 +23,7 @@ class DeltaStates {
 
   struct Slot {
     int base = 0, count = 0;  // tokens in S, tokens in the log
-    int folds = 0;            // of the log, into S, in the step that runs
+    int folds = 0;            // tokens of the log that the current step adds to S
   };
   // One layer of one slot.
   struct State {
@@ -41,9 +41,9 @@ class DeltaStates {
   State state(int slot, int layer) const;
   Slot& slot(int index) { return slots_[index]; }
 
-  // Before a step: whether rows of this slot may start at `position`, and how much of the log they accept.
+  // Before a step: checks that rows of this slot may start at `position`, and notes how much of the log they accept.
   void begin(int slot, int position);
-  // After it: `rows` tokens from `position` on are computed.
+  // After it: notes that `rows` tokens from `position` on are computed.
   void advance(int slot, int position, int rows);
 
   // A snapshot is S and the inputs of the convolution at one position, without a log.

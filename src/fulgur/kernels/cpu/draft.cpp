@@ -1,9 +1,9 @@
-// The drafting head (multi-token prediction): one layer of attention behind the model, with keys and values of its own.
+// The drafting head (multi-token prediction): one attention layer after the model, with its own keys and values.
 //
 //   fc [norm(embedding of token t), norm(hidden state of t - 1)] | the layer | norm, a trimmed head: a guess of t + 1
 //
-// Further guesses take the head's own normed output for the hidden state. Their keys are written again once the tokens
-// are certain. Nothing here changes what the model says, only how well it is guessed.
+// Further guesses use the head's own normed output as the hidden state. Their keys are written again once the tokens
+// are certain. Nothing here changes what the model generates, only how well it is guessed.
 #include <algorithm>
 #include <stdexcept>
 
@@ -11,7 +11,7 @@
 
 namespace fulgur {
 
-// The hidden states of all rows go to their logs.
+// Writes the hidden states of all rows to their logs.
 void Runtime::record(Rows x, int rows, int thread) {
   const Dims& d = model_.dims;
   team_.barrier(thread);
@@ -20,8 +20,8 @@ void Runtime::record(Rows x, int rows, int thread) {
     ops_->norm(x.data + m * x.ld, model_.final_norm, d.eps, d.d_model, recorded_[m]);
 }
 
-// Rows of one sequence through the head's layer; `recorded_` has the hidden state before each. With `guess` the last
-// row is computed to its end, and `drafted_` gets its normed output.
+// Runs rows of one sequence through the head's layer; `recorded_` has the hidden state before each. With `guess` the
+// last row is computed to the end, and `drafted_` gets its normed output.
 void Runtime::predict(const StepInput& in, bool guess, int thread) {
   const Dims& d = model_.dims;
   const Drafting& head = model_.drafting;
@@ -56,8 +56,8 @@ void Runtime::predict(const StepInput& in, bool guess, int thread) {
   ops_->linear_argmax(head.head, out.begin, out.end, acts, 1, me.tile, me.best, nullptr, 0);
 }
 
-// Run the slots that wait, up to `end`, in as many passes as they need. With `token`, which comes at `end`, one more
-// row and a guess of what follows it.
+// Runs the waiting slots up to `end`, in as many passes as they need. With `token`, which comes at `end`, runs one more
+// row and guesses what follows it.
 int Runtime::catch_up(int sequence, const int32_t* tables, size_t stride, int end, int32_t token) {
   DraftLogs::Log& log = drafts_[sequence];
   const bool guess = token >= 0;

@@ -30,10 +30,10 @@ class DraftLogs {
   float* hidden(Log& log, int position) const { return log.hidden.data() + row(log, position); }
   bool knows(const Log& log, int position) const { return position >= log.first && position < log.end(); }
 
-  // The head has not seen `position`. It never sees a slot whose hidden state is unknown, as that of slot 0 is.
+  // From `position` on the head has seen nothing. It never sees a slot whose hidden state is unknown, such as slot 0.
   void go_back(Log& log, int position) const { log.done = std::max(std::min(log.done, position), log.first + 1); }
 
-  // `rows` tokens from `position` on are about to be computed; what was logged from there on is forgotten.
+  // `rows` tokens from `position` on are about to be computed; drops what was logged from there on.
   void begin(int slot, int position, int rows, const int32_t* tokens) {
     Log& log = logs_[slot];
     if (position == 0 || position > log.end() || position < log.first) log.first = position;

@@ -65,9 +65,9 @@ struct Acts {
 // In 8 bits
 //   keys    [2][head_dim / 4][32 keys] of four dims, value + 128; then bf16 scales [group of dims][64 keys]
 //   values  [16][head_dim] of four keys; then bf16 scales [64 keys]
-// Keys have a scale a group, since a few dimensions may be far larger than the rest; values have one a token.
-// The keys of eight neighbouring blocks lie in a row, and so do their values: a sequence whose blocks are neighbours is
-// read in long streams.
+// Keys have one scale per group, since a few dimensions may be far larger than the rest; values have one per token.
+// The keys of eight neighbouring blocks are contiguous, and so are their values: a sequence whose blocks are neighbours
+// is read in long streams.
 struct KvCache {
   uint32_t* data = nullptr;
   int layers = 0, kv_heads = 0, head_dim = 0, blocks = 0;

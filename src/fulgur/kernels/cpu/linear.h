@@ -9,9 +9,9 @@
 // compiler may know them, otherwise 0. For 8-bit weights it must not: it would read whole groups in another order, a
 // quarter slower from memory.
 //
-// If not all tiles have room in the registers, they take turns of a few groups. The lines of a tile are then read with
-// gaps, which the hardware prefetcher does not follow. So the first tiles of a turn fetch what lies a turn ahead into
-// L2: every line, in address order.
+// If the registers cannot hold the sums of all tiles, the tiles take turns of a few groups. The lines of a tile are
+// then read with gaps, which the hardware prefetcher does not follow. So the first tiles of a turn prefetch what lies a
+// turn ahead into L2: every line, in address order.
 constexpr int kTurn = 4;
 
 template <int BITS, int M, int A, int GROUP>

@@ -1,4 +1,4 @@
-// Where a step's numbers lie: huge pages, the buffers carved out of them, and which columns of a buffer are a thread's.
+// The memory of a step: huge pages, the buffers carved out of them, and which columns of a buffer belong to a thread.
 #include <sys/mman.h>
 
 #include <algorithm>

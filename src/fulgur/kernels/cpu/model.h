@@ -16,7 +16,7 @@ struct Dims {
   int context, max_rows;
   float eps;
   int rotary;        // leading dimensions of a head that RoPE rotates
-  bool gated;        // qkv also gives a gate a head, which multiplies what was attended
+  bool gated;        // qkv also gives a gate for each head, as wide as it, which multiplies the attention output
   float query_beta;  // queries * (1 + beta * ln(1 + position / query_context)); 0: not scaled
   int query_context;
   // A mixture of experts, if experts > 0.
@@ -25,7 +25,7 @@ struct Dims {
   float limit, alpha;  // clamped SwiGLU; limit 0: the plain one
   // Gated delta nets, if k_heads > 0.
   int k_heads, v_heads, k_dim, v_dim, taps;
-  int slots;        // sequences with a state of their own
+  int slots;        // sequences that can have a state at once
   int draft_vocab;  // tokens that the drafting head chooses from; 0: there is none
   int kv_bits;      // of a key or value in the cache: 16 (bf16) or 8
 

@@ -20,7 +20,7 @@ class NativeRuntime {
                 const nb::dict& experts, const std::optional<Halves>& embed, const Floats& cos, const Floats& sin,
                 int kv_blocks, int threads, int snapshots, const std::string& isa) {
     const auto number = [&](const char* key) { return nb::cast<int>(dims[key]); };
-    const auto windows = nb::cast<nb::list>(dims["windows"]);  // one a layer; 0: none
+    const auto windows = nb::cast<nb::list>(dims["windows"]);  // one per layer; 0: none
     const auto real = [&](const char* key) { return nb::cast<float>(dims[key]); };
     Dims d{};
     d.vocab = number("vocab"), d.d_model = number("d_model"), d.layers = number("layers");
@@ -226,7 +226,7 @@ class NativeRuntime {
   void save_state(int slot, int position, int snapshot) { alive().save(slot, position, snapshot); }
   void restore_state(int snapshot, int slot) { alive().restore(snapshot, slot); }
   void copy_state(int source, int target) { alive().copy(source, target); }
-  // Guesses of what follows `token` into `out`; how many there are. The table has blocks for all of them but the last.
+  // Writes guesses of what follows `token` to `out`; returns how many. The table has blocks for all but the last.
   int draft(int token, int position, int sequence, const Table& tables, const IntsOut& out) {
     const int length = static_cast<int>(out.size());
     check_draft(sequence, tables, position + length);

@@ -18,7 +18,7 @@ Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
 MAX_ROWS = 256
-SLOTS = 32  # sequences that may run at the same time where layers have a state; memory is taken when one does
+SLOTS = 32  # sequences that may run at once if layers have a state; a slot takes memory only once it is used
 
 
 def isas() -> list[str]:
@@ -27,7 +27,7 @@ def isas() -> list[str]:
 
 
 def default_threads() -> int:
-    """The cores this process may run on; past eight a small model gains nothing."""
+    """The number of cores this process may run on, at most eight: a small model gains nothing from more."""
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
 
 
@@ -49,7 +49,7 @@ class NativeStates:
         self._native.restore_state(snapshot, slot)
 
     def copy(self, source: int, target: int) -> None:
-        """Sequence `target` goes on from where `source` is."""
+        """Copy the state of sequence `source` to sequence `target`."""
         self._native.copy_state(source, target)
 
 
@@ -121,7 +121,7 @@ class Runtime:
         cos, sin = rope_tables(config, self.max_context)
         matrices = {name: (m.data, m.bits, m.group, m.rows, m.cols, m.paired) for name, m in weights.matrices.items()}
         experts = {name: (m.data, m.bits, m.group, m.rows, m.cols) for name, m in weights.experts.items()}
-        # The kernels' softmax is one in base 2.
+        # The kernels compute the softmax in base 2.
         sinks = {name: v * np.float32(np.log2(np.e)) for name, v in weights.vectors.items() if name.endswith(".sinks")}
         embed = None if weights.embed is None else weights.embed.view(np.uint16)
         try:
@@ -163,12 +163,12 @@ class Runtime:
 
     @property
     def states(self) -> NativeStates | None:
-        """Where layers have a recurrent state: how it is kept and taken up again."""
+        """The recurrent states, if the model has layers with one."""
         return self._states
 
     @property
     def drafting(self) -> Runtime | None:
-        """This runtime where the model has a head that drafts."""
+        """This runtime if the model has a head that drafts, else None."""
         return self if self._drafts else None
 
     def draft(self, token: int, position: int, sequence: int, tables: Int, length: int) -> list[int]:
@@ -181,8 +181,8 @@ class Runtime:
         self._native.catch_up(sequence, tables)
 
     def scan(self, context: int, *, multiply: bool) -> float:
-        """Seconds to read the weights as a step of one row does, and the keys and values of `context` tokens, and
-        nothing else; with `multiply` to unpack and multiply the weights too: what no step can beat."""
+        """Seconds to read the weights as a step of one row does and the keys and values of `context` tokens; with
+        `multiply`, to unpack and multiply the weights too. No step can be faster."""
         return float(self._native.scan(context, multiply))
 
     @property

@@ -38,7 +38,7 @@ struct Queries {
   size_t out_ld;
   int rows, heads, length;
   int window = 0;                // tokens that a row sees, its own included; 0: all
-  const float* sinks = nullptr;  // a logit a head, times log2(e), that takes part in the softmax without a value
+  const float* sinks = nullptr;  // one logit per head, times log2(e), that is in the softmax but has no value
 };
 
 // How a gate and what it multiplies are bounded: (up + 1) * gate * sigmoid(alpha * gate).

@@ -211,7 +211,7 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, workers_[thread].tile, best, logits, ld);
 }
 
-// A layer behind its attention: what was attended is projected and added, then the feed-forward network.
+// The rest of a layer after attention: the output projection and the residual, then the feed-forward network.
 void Runtime::finish(const Layer& layer, Rows attn, Rows x, int rows, Range heads, Range mine, int thread) {
   uint8_t* tile = workers_[thread].tile;
   Acts acts = hand_over(attn, nullptr, layer.o, other_acts_, rows, heads, thread);
@@ -251,7 +251,7 @@ void Runtime::gather(Rows x, Range columns, const StepInput& in) const {
 }
 
 void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {
-  const auto sequences = [&](auto&& visit) {  // first row and rows of each
+  const auto sequences = [&](auto&& visit) {  // slot, first position and rows of each
     for (int row = 0, next; !states_.empty() && row < in.rows; row = next) {
       for (next = row + 1; next < in.rows && in.sequences[next] == in.sequences[row];) next++;
       visit(in.sequences[row], in.positions[row], next - row);
@@ -308,7 +308,7 @@ int64_t Runtime::scan(int context, bool multiply) {
       }
     };
     const Range heads = share(d.kv_heads, thread);
-    // Experts: as many as a row chooses, those of a layer one after the other in a cycle.
+    // Experts: as many as a row chooses, in turn from layer to layer.
     const auto chosen = [&](const Experts& experts, int l) {
       for (int i = 0; i < d.chosen; i++) {
         const Matrix w = experts[(l * d.chosen + i) % d.experts];

@@ -14,7 +14,7 @@
 
 namespace fulgur {
 
-constexpr int kNarrow = 4;  // up to so many rows every thread quantises all of a step's inputs itself
+constexpr int kNarrow = 4;  // up to this many rows, every thread quantises all of a step's inputs itself
 
 // How many tiles of a matrix to interleave: what the kernels prefer, or half of it if few large blocks would leave some
 // threads with less to do.
@@ -60,19 +60,20 @@ class Runtime {
   // Writes the argmax of each requested row to out and, if logits is given, logits[requested][ld].
   void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
   void copy_block(int source, int target);
-  // The recurrent state that a sequence has after `position` tokens, kept and taken up again.
+  // Keeps the recurrent state that a sequence has after `position` tokens, resumes it, copies it to another sequence.
   void save(int slot, int position, int snapshot);
   void restore(int snapshot, int slot);
   void copy(int source, int target);
   const DeltaStates& states() const { return states_; }
-  // Guesses of what follows `token`, the last of a sequence, at `position`; as many as are known, up to `length`.
+  // Writes `length` guesses of what follows `token`, the last of a sequence, at `position`; returns how many there are,
+  // 0 if too little is known.
   int draft(int sequence, const int32_t* tables, size_t stride, int32_t token, int position, int32_t* out, int length);
-  // Before a sequence is let go: the drafting head sees all of it, so that its blocks can be shared.
+  // Before a sequence is released: runs the drafting head on the rest of it, so that its blocks can be shared.
   void catch_up(int sequence, const int32_t* tables, size_t stride);
   int logged(int sequence) { return drafts_[sequence].waiting() > 0 ? drafts_[sequence].end() : 0; }
   // A lower bound for a step of one row after `context` tokens, without its results: every thread reads (and
-  // multiplies, if asked to) its own weights, reads the keys and values of its heads, and waits for nobody. Returns
-  // nanoseconds.
+  // multiplies, if asked to) its own weights, reads the keys and values of its heads, and waits for no other thread.
+  // Returns nanoseconds.
   int64_t scan(int context, bool multiply);
 
   const Ops& ops() const { return *ops_; }
@@ -156,14 +157,14 @@ class Runtime {
   // write the other.
   Acts acts_, other_acts_;
   Buffer x_, qkv_, attn_, hidden_;
-  Buffer pair_hidden_, expert_out_;  // of experts: a row a pair (row, expert); a row a row of one expert
+  Buffer pair_hidden_, expert_out_;  // of experts: one row per pair (row, expert); the rows of one expert
   Acts pair_acts_;
   float *logits_ = nullptr, *ba_ = nullptr;  // of routers [row][experts + 1], of delta nets [row][b and a of each head]
   Route* routes_ = nullptr;                  // [row][rank]
   DeltaStates states_;
   DraftLogs drafts_;
-  std::vector<float*> recorded_;  // by row of a step: where its hidden state goes, or lies
-  std::vector<float> drafted_;    // the head's own, of its last guess
+  std::vector<float*> recorded_;  // by row of a step: where its hidden state is written or read
+  std::vector<float> drafted_;    // the drafting head's own hidden state, of its last guess
   bool whole_ = false;            // each thread writes whole groups of columns, the same in every layer
   bool apart_ = false;            // in this step every thread keeps the columns it writes in its own memory
   std::vector<Worker> workers_;

@@ -82,8 +82,8 @@ static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 constexpr int kQueriesAtOnce = 6, kPassQueries = 12;
 constexpr int kInterleave4 = 4, kInterleave8 = 2;
 constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
-// A broadcast activation serves every tile, and each row of each tile is an independent sum. As many at once as leave
-// registers for the sums of the whole product, too.
+// A broadcast activation serves every tile, and each row of each tile is an independent sum. So take as many tiles at
+// once as leave registers for the sums of the whole product.
 constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : rows <= 8 ? 2 : 1; }
 
 // sum += a (unsigned bytes) * b (signed bytes), four per lane
@@ -100,8 +100,8 @@ static inline __m512i broadcast4(const int8_t* p) {
 template <int BITS, int M, int T, int FETCH>
 INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const int8_t* q, size_t stride,
                       I16 (&acc)[M][T]) {
-  // With few sums, every second product gets its own: a product depends on the last for five cycles. High nibbles then
-  // stay in place, and their sum is shifted once.
+  // With few sums, every second product gets a separate sum, since a product has to wait five cycles for the last one
+  // to the same sum. High nibbles then stay in place, and their sum is shifted once.
   constexpr bool kTwoSums = M * T <= 4;
   const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
   __m512i a[M][T], b[M][T];

@@ -39,7 +39,7 @@ static inline F16 fma(F16 a, F16 b, F16 c) {
   QUARTERS c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]);
   return c;
 }
-static inline F16 max(F16 a, F16 b) {  // of a number and NaN the second, as on x86: not vmaxq, which gives NaN
+static inline F16 max(F16 a, F16 b) {  // with a NaN the second operand, as on x86; vmaxq would give NaN
   QUARTERS a.v[i] = vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]);
   return a;
 }
