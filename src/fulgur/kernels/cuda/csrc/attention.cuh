@@ -14,7 +14,7 @@
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
-constexpr bool ONE_UNIT = MAX_ROWS == 1 && KV_HEADS * MAX_SPLITS <= CTAS;  // at most one a CTA
+constexpr bool ONE_UNIT = MAX_ROWS == 1 && KV_HEADS * MAX_SPLITS <= CTAS;  // at most one per CTA
 // Wide heads: a block's values never wait in registers. Those of the first block go to shared memory before the wait
 // for the projections; those of later blocks are only prefetched into L2.
 constexpr bool EARLY_VALUES = HEAD_DIM > 128;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   // First load what does not depend on the projections: after gigabytes of weights none of it is still cached.
   const float* rope = args.rope + (long long)position * ROTATED;
   const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM;
-  // Of values 2 i and 2 i + 1, and of those half a head further.
+  // Of values 2 i and 2 i + 1, and of those half a head further on.
   float2 weight[PAIRS][2], angle[PAIRS][2], offset[PAIRS][2];
 #pragma unroll
   for (int w = 0; w < PAIRS * 2; ++w) {

@@ -5,10 +5,10 @@
 // µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for activations, and more (DEEP) of
 // the phase that multiplies now. Beyond 128 KB memory itself slows down, and CTAs no longer get equal bandwidth.
 //
-// When a ring is full, the feeder prefetches up to AHEAD further pieces into L2, one every PACE cycles, which causes no
-// queue. (Dense models only.)
+// When a ring is full, the feeder prefetches up to AHEAD further pieces into L2, one every PACE cycles, so that no
+// queue builds up. (Dense models only.)
 //
-// The experts of a layer are not known until half of it has run. There a ring waits for `shared.layers_routed`, or
+// The experts of a layer are not known until half of it has run. For them a ring waits for `shared.layers_routed`, or
 // continues slowly with predicted experts (predict.cuh).
 #pragma once
 #include "stream.cuh"

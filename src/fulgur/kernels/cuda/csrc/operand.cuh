@@ -60,13 +60,13 @@ __device__ __forceinline__ void scales_of(float peak, float& up, float& down) {
   up = __uint_as_float((261u << 23) - exponent);
   down = __uint_as_float(exponent - (7u << 23));
 }
-// Offset of columns k .. k + 3 of a block (k a multiple of 4) from there. Eight columns are two places, CORE_BYTES
-// apart.
+// Offset of columns k .. k + 3 of a block (k a multiple of 4) from `terms_at`. Eight columns lie in two places,
+// CORE_BYTES apart.
 __device__ __forceinline__ u32 within_terms(u32 k) {
   return (k >> 5) * (2 * CORE_BYTES) + (k >> 2 & 1) * CORE_BYTES + (k >> 1 & 12);
 }
-// Writes four values there. Columns are ordered as the weights' bytes: 0, 2, 1, 3. Rounding via f16 keeps 11 of the
-// terms' 12 bits.
+// Writes four values at that place. Columns are ordered as the weights' bytes: 0, 2, 1, 3. Rounding via f16 keeps 11 of
+// the terms' 12 bits.
 __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, float d) {
   const u32 sixteen = 0x4c004c00u, minus = 0xcc00cc00u;
   u32 ac = pack_half(a, c), bd = pack_half(b, d), high_ac = to_e4m3(ac), high_bd = to_e4m3(bd);

@@ -52,7 +52,7 @@ KERNEL(norm_rows, 256, Norm) {
 }
 
 // The heads of a row: bias, norm, rotation; queries to `q`, keys and values to their slot of the cache. Four warps
-// share a row's heads; a lane has pairs of dimensions i and i + half, which are rotated together.
+// divide a row's heads; a lane has pairs of dimensions i and i + half, which are rotated together.
 constexpr int ROPE_WARPS = 4;
 struct Rope {
   const bf16* qkv;                                 // [n, qkv_stride]

@@ -193,10 +193,10 @@ __device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return r;
 }
 
-// Hopper's warpgroup matrix instruction in fp8 (e4m3): c (+)= a * b by four warps. Each warp brings 16 rows x 32
-// columns of a in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns further) and gets its own
-// 16 x 8 of c. b (32 x 8) is in shared memory, the same for all four: 8 columns of 16 bytes lie together, the next 16
-// rows CORE_BYTES further.
+// Hopper's warpgroup matrix instruction in fp8 (e4m3): c (+)= a * b by four warps. Each warp supplies 16 rows x 32
+// columns of a in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns further on) and gets its
+// own 16 x 8 of c. b (32 x 8) is in shared memory, the same for all four: 8 columns of 16 bytes lie together, the next
+// 16 rows CORE_BYTES further on.
 constexpr int CORE_BYTES = 144;  // 128, and 16 to avoid bank conflicts of stores
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 constexpr int WGMMA_UNIT = 16;  // bytes per unit of b

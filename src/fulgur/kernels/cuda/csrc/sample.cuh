@@ -14,7 +14,7 @@ constexpr u32 NOTHING = 0x007fffffu;  // the key of -infinity
 struct SampleRow {
   u32* counts;        // by token: how often it was generated; highest bit: whether it was seen; null: no penalty
   const float* bias;  // by token; null: none
-  const u32* mask;    // a bit a token that the grammar allows; null: all
+  const u32* mask;    // a bit per token, set if the grammar allows it; null: all
   double top_p;
   u64 seed;
   float sharpness;  // 1 / temperature; 0: the likeliest token

@@ -52,7 +52,7 @@ __device__ __forceinline__ float shared_float(u32 at) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
   return v;
 }
-// 16 bytes that nobody writes and this SM reads once: not kept in L1.
+// Loads 16 read-only bytes that this SM needs once; L1 does not keep them.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -67,9 +67,9 @@ __device__ __forceinline__ u32 count_up(u32* counter) {
   return seen;
 }
 
-// wgmma in bf16, c += a * b: every warp of the warpgroup brings 16 rows x 16 columns of a in registers and gets its 16
-// x N of c; b is N rows of 128 bytes in shared memory, of which 32 are used, 16-byte pieces swizzled by the row (piece
-// ^ row % 8), 8 rows in 1,024 aligned bytes.
+// wgmma in bf16, c += a * b: every warp of the warpgroup supplies 16 rows x 16 columns of a in registers and gets its
+// 16 x N of c; b is N rows of 128 bytes in shared memory, of which 32 are used, 16-byte pieces swizzled by the row
+// (piece ^ row % 8), 8 rows in 1,024 aligned bytes.
 __device__ __forceinline__ u64 wide_operand(u32 at) { return (u64)(at >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 __device__ __forceinline__ void wide_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wide_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
