@@ -1,4 +1,4 @@
-"""What the doors share: answers read whole or streamed, several of one request, and what they used."""
+"""Shared by the doors: collects or streams answers, several per request, and counts what they use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 encode = msgspec.json.Encoder().encode
 Asked = TypeVar("Asked", Turn, Completion)
 DONE = b"data: [DONE]\n\n"
-# What backends call by the names of Responses, as each door calls it.
+# Backends name fields as Responses does; this is what each door calls them.
 _FIELDS = {
     "/chat/completions": {
         "input": "messages",
@@ -41,7 +41,7 @@ _QUEUED = 64  # parts of several answers that wait to be written
 
 
 class Pace:
-    """When a request began and its first word came: Ollama's and llama.cpp's clients show speeds."""
+    """When a request began and when its first output came: clients of Ollama and llama.cpp show speeds."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter_ns()
@@ -52,7 +52,7 @@ class Pace:
             self._first = time.perf_counter_ns()
 
     def spans(self) -> tuple[int, int]:
-        """Nanoseconds up to the first word and from it on. Never nothing: clients divide by them."""
+        """Nanoseconds before and after the first output; never 0, because clients divide by them."""
         now = time.perf_counter_ns()
         first = self._first or now
         return max(1, first - self._began), max(1, now - first)
@@ -60,7 +60,7 @@ class Pace:
 
 @dataclass
 class Answer:
-    """One choice, whole."""
+    """One complete choice."""
 
     text: str = ""
     reasoning: str = ""
@@ -70,7 +70,7 @@ class Answer:
 
 
 def numbered(asked: Asked, count: int) -> list[Asked]:
-    """The same request `count` times; with a seed each gets its own, or all answers would be the same."""
+    """The same request `count` times; a seed is incremented for each, or all answers would be the same."""
     seed = asked.sampling.seed
     if seed is None or count == 1:
         return [asked] * count
@@ -110,7 +110,7 @@ def sse(value: Any) -> bytes:
 
 
 class Writer(Protocol):
-    """What a door makes of an answer that streams: bytes with their framing, and how the stream ends."""
+    """Turns a streamed answer into a door's bytes, with their framing and the end of the stream."""
 
     content_type: str
 
@@ -124,8 +124,8 @@ async def stream(
 ) -> web.StreamResponse:
     """Write every part as it comes.
 
-    The stream begins when the first part is there: what is refused (an input too long) is refused before. Its last
-    bytes leave when it has been counted.
+    The stream begins with the first part, so that a refusal (an input too long) is still an HTTP error. Its last bytes
+    are sent after its usage was recorded.
     """
     usage = count.usage
     parts = _numbered(generations)
@@ -159,7 +159,7 @@ async def stream(
 
 
 async def _numbered(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Part], None]:
-    """The parts of all, as they come, each with the number of its generation."""
+    """Merge the parts of all generations as they come, each with the number of its generation."""
     if len(generations) == 1:
         async for part in generations[0]:
             yield 0, part
@@ -192,7 +192,7 @@ async def _numbered(generations: Sequence[Generation]) -> AsyncGenerator[tuple[i
 
 
 class Count:
-    """What the answer to one request uses; it is counted once, before the last of it is sent."""
+    """The usage of the answers to one request; it is recorded once, before the last bytes are sent."""
 
     def __init__(self, server: Server, owner: str, entry: ServedModel, tier: str) -> None:
         self.usage = Usage()
@@ -203,7 +203,7 @@ class Count:
         self._booked = False
 
     def add(self, usage: Usage, index: int = 0) -> None:
-        """Of the answer with this number; a prompt that is answered several times counts once."""
+        """Add the usage of the answer with this number; a prompt that is answered several times counts once."""
         if index % self.each:
             usage = replace(usage, input_tokens=0, cached_tokens=0)
         for name in fields(Usage):
@@ -218,7 +218,7 @@ class Count:
 
 @contextlib.asynccontextmanager
 async def counted(request: web.Request, entry: ServedModel, asked: str | None) -> AsyncIterator[Count]:
-    """A slot of the model's pool, in the tier that was asked for; what is added to the count meanwhile is recorded."""
+    """Hold a slot of the model's pool in the requested tier, and record what is added to the count meanwhile."""
     server, owner = server_of(request), owner_of(request)
     began = time.perf_counter()
     count = Count(server, owner, entry, await admit(request, entry, asked))

@@ -1,4 +1,4 @@
-"""Chat messages to the items every backend reads."""
+"""Turns chat messages into the items that every backend reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "str
 
 
 def to_turn(body: ChatRequest, entry: ServedModel) -> tuple[Turn, list[str]]:
-    """The turn, and the names of what nobody reads."""
+    """The turn, and the names of the fields that are ignored."""
     passed, ignored = fields.settle(body, entry)
     items: list[Item] = []
     for index, message in enumerate(body.messages):
@@ -38,7 +38,7 @@ def to_turn(body: ChatRequest, entry: ServedModel) -> tuple[Turn, list[str]]:
         choice = {"type": choice.get("type"), **inner} if isinstance(inner, dict) else choice
     chosen, offered = tool_list.allowed(tool_list.check_choice(choice, offered, []), offered, [])
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    if "chat" in entry.backend.dialects:  # vLLM's own words for a format go to the server that knows them
+    if "chat" in entry.backend.dialects:  # vLLM's own fields for a format go to the upstream, which knows them
         passed |= {name: value for name in GUIDED if (value := getattr(body, name)) is not None}
         body = msgspec.structs.replace(body, **dict.fromkeys(GUIDED))
     turn = Turn(

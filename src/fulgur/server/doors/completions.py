@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: raw text on, or with `suffix` the code between (fill in the middle)."""
+"""`POST /v1/completions`: continues raw text, or with `suffix` fills in the middle."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
 
 
 def _limit(body: CompletionRequest) -> int | None:
-    """OpenAI's default is 16; to fill in code the model's own end is a better one."""
+    """OpenAI's default is 16; when filling in code, the model had better end by itself."""
     return body.max_tokens if body.suffix is not None or body.max_tokens is not None else 16
 
 
@@ -133,10 +133,10 @@ def _choice(index: int, text: str, reason: str | None, logprobs: dict[str, Any] 
 
 
 def _logprobs(found: list[dict[str, Any]] | None, text: str, start: int) -> dict[str, Any] | None:
-    """The older form: one list a property; offsets count characters from the start of the text.
+    """The older form: one list per property; offsets count characters from the start of the text.
 
-    The first tokens may spell the end of the prompt again: one that has a part of the text stays whole, those before
-    it are left out, as in the usage.
+    The first tokens may repeat the end of the prompt. A token that holds part of the text stays whole; those before it
+    are left out, as in the usage.
     """
     if found is None:
         return None

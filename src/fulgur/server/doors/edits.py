@@ -1,9 +1,9 @@
 """`POST /v1/edits/suggest`: edits of an unsaved buffer. The request is shaped like ACP's `nes/suggest`.
 
-With `previous`, the text before the last changes, come the edits that follow from them; with `instruction` the edit
-that it asks for, at `range` or around `position`. Both go through the one editor (`edit/editor.py`), so what is
-refused there is refused here, and `reason` says why nothing is suggested. Whoever hangs up ends the work with the
-step that runs.
+With `previous`, the text before the last changes, it suggests the edits that follow from them; with `instruction`, the
+edit that it asks for, at `range` or around `position`. Both go through the one editor (`edit/editor.py`), so what is
+refused there is refused here, and `reason` says why nothing is suggested. When the client hangs up, the work ends after
+the current step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fulgur.server.doors.answer import Count, collect, counted, usage_object
 from fulgur.server.registry import require
 from fulgur.workspace.diff import changed_runs
 
-# Checks look at the file's name only: nothing lies below this, whatever name a client sends.
+# Checks use the file's name only: no file exists below this path, whatever name a client sends.
 _NOWHERE = Path("/dev/null")
 _LONGEST = 2 << 20
 
@@ -131,7 +131,7 @@ def _suggestions(body: SuggestRequest, document: Document, found: Proposal) -> l
 
 
 def _distance(line: int, here: int) -> tuple[bool, int]:
-    """What comes below the cursor is nearer than what is above."""
+    """A sort key by which lines below the cursor are nearer than lines above it."""
     return line < here, abs(line - here)
 
 

@@ -73,9 +73,9 @@ async def infill(request: web.Request) -> web.StreamResponse:
     backend = await entry.ready()
     require(entry, "fim", "fill in code between a prompt and a suffix")
     _, request[IGNORED] = fields.settle(body, entry, INFILL)
-    if body.n_predict == 0:  # llama.vim warms the cache so
+    if body.n_predict == 0:  # how llama.vim warms the cache
         return json_answer(_infilled("", Finish("stop", Usage()), entry, Pace(), body.response_fields))
-    # A seed below zero is llama.cpp's word for none.
+    # In llama.cpp a negative seed means none.
     wanted = SamplingFields(
         temperature=body.temperature,
         top_k=body.top_k,
@@ -121,7 +121,7 @@ async def fim(request: web.Request) -> web.StreamResponse:
 
 
 def filling(models: Registry) -> ServedModel:
-    """llama.cpp serves one model, and its clients name none: the first that fills in."""
+    """The first model that fills in the middle, else the first: llama.cpp's clients name none, as it serves one."""
     for entry in models.entries.values():
         if entry.backend.capabilities.fim:
             return entry

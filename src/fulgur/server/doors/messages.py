@@ -54,7 +54,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 class Thinking(msgspec.Struct, kw_only=True):
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = None  # nothing here can keep to it
+    budget_tokens: int | None = None  # ignored: nothing here can enforce it
     display: str | None = None
 
 
@@ -78,7 +78,7 @@ class MessagesRequest(Body, kw_only=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
-    service_tier: Tier | Literal["standard_only"] | None = None  # Anthropic's words, and ours
+    service_tier: Tier | Literal["standard_only"] | None = None  # Anthropic's names, and ours
 
 
 DOOR = fields.Door(
@@ -118,7 +118,7 @@ async def count(request: web.Request) -> web.Response:
 
 
 def to_turn(body: MessagesRequest, entry: ServedModel) -> tuple[Turn, list[str]]:
-    """The turn, and the names of what nobody reads."""
+    """The turn, and the names of the fields that are ignored."""
     require(entry, "chat", "chat")
     _, ignored = fields.settle(body, entry, DOOR)
     items: list[Item] = []
@@ -126,7 +126,7 @@ def to_turn(body: MessagesRequest, entry: ServedModel) -> tuple[Turn, list[str]]
         items += message_items(message, f"messages[{index}]", entry)
     if not items:
         raise invalid("'messages' is empty.", "messages", "invalid_value")
-    if items[-1].get("role") == "assistant":  # the beginning of the answer, which Anthropic's models go on with
+    if items[-1].get("role") == "assistant":  # the beginning of the answer, which Anthropic's models continue
         items[-1]["status"] = "in_progress"
     conversation = Conversation(items)
     check_calls(conversation, "messages")
@@ -189,7 +189,7 @@ def message_items(message: Message, path: str, entry: ServedModel) -> list[Item]
                 summary = [{"type": "summary_text", "text": str(block.get("thinking") or "")}]
                 items.append({"type": "reasoning", "summary": summary})
             case "redacted_thinking":
-                flush()  # nobody here can read it, as its writer wants
+                flush()  # encrypted by whoever wrote it: it cannot be read here
             case other:
                 raise invalid(f"A block of the type '{other}' cannot be read here.", where, "unsupported_content")
     flush()
@@ -257,7 +257,7 @@ class MessagesWriter:
 
 
 def error_object(error: ApiError) -> dict[str, Any]:
-    """An error as Anthropic's clients read it."""
+    """An error in the form that Anthropic's clients expect."""
     kind = ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
@@ -278,7 +278,7 @@ def _message(model: str, content: list[Block], finish: Finish | None, usage: Usa
 
 
 def _ending(finish: Finish | None) -> dict[str, str | None]:
-    """Why an answer ended; nothing while it has not."""
+    """Why an answer ended; None while it has not."""
     if finish is None:
         return {"stop_reason": None, "stop_sequence": None}
     ended = "stop_sequence" if finish.stop else "end_turn"
@@ -305,7 +305,7 @@ def _tool_use(start: CallStart, arguments: dict[str, Any]) -> Block:
 
 
 def _usage(usage: Usage, tier: str) -> dict[str, Any]:
-    """Anthropic counts what came from the cache beside the input, not in it."""
+    """Anthropic counts cached tokens separately, not as part of the input."""
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

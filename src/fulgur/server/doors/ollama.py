@@ -75,7 +75,8 @@ DOOR = fields.Door(
     },
     {},
 )
-# Of `options`: those of sampling under Ollama's names; those that are about its machine have no part in an answer.
+# The `options`: sampling settings by Ollama's names; settings of its machine, which do not affect an answer; and those
+# that are accepted only with the value given here.
 SAMPLING = {"repeat_penalty": "repetition_penalty"} | {
     name: name
     for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
@@ -204,7 +205,7 @@ async def _answer(
 
 
 class OllamaWriter:
-    """Parts as lines of JSON; a call is one line, when it is whole."""
+    """Parts as lines of JSON; a call is one line, sent when it is complete."""
 
     content_type = "application/x-ndjson"
 
@@ -268,7 +269,7 @@ class OllamaWriter:
 
 
 def error_object(error: ApiError) -> dict[str, Any]:
-    """An error as Ollama's clients read it."""
+    """An error in the form that Ollama's clients expect."""
     return {"error": error.message}
 
 
@@ -276,12 +277,12 @@ ERROR_SHAPES["/api/"] = error_object
 
 
 def find(models: Registry, name: str) -> ServedModel:
-    """The model of a name, which Ollama's clients may have given a tag."""
+    """The model with this name, to which Ollama's clients may have added the tag `:latest`."""
     return models.get(name.removesuffix(":latest") if name not in models.entries else name)
 
 
 def settings(body: Request, entry: ServedModel) -> tuple[Sampling, list[str]]:
-    """The options, and the names of those that nobody reads."""
+    """The sampling settings in the options, and the names of what is ignored."""
     _, ignored = fields.settle(body, entry, DOOR)
     given = {name: value for name, value in (body.options or {}).items() if value is not None}
     limit = given.pop("num_predict", None)
@@ -295,7 +296,7 @@ def settings(body: Request, entry: ServedModel) -> tuple[Sampling, list[str]]:
     except msgspec.ValidationError as error:
         raise invalid(f"Invalid 'options': {error}.", "options", "invalid_type") from None
     ignored += [f"options.{name}" for name in given if name not in SAMPLING and name not in IDLE and name not in OFF]
-    # Less than nothing is Ollama's word for no limit.
+    # In Ollama a negative limit means none.
     return to_sampling(sampling, None if most is not None and most < 0 else most, "options.num_predict"), ignored
 
 
@@ -319,7 +320,7 @@ def _chat_message(message: Message, path: str, entry: ServedModel) -> ChatMessag
 
 
 def _with_ids(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Ollama's tool messages name no call: they answer the calls before them in their order."""
+    """Give tool messages the ids of the calls they answer: Ollama's have none, and answer earlier calls in order."""
     waiting: list[dict[str, Any]] = []
     for message in messages:
         waiting += message.tool_calls or []
@@ -351,7 +352,7 @@ def _format(format: str | dict[str, Any] | None) -> Format | None:
 
 
 def _effort(think: Think | None) -> str | None:
-    """A model thinks as it does unless it is told not to, or how much."""
+    """The model's default reasoning effort, unless `think` turns it off or says how much."""
     if isinstance(think, str):
         return think
     return "none" if think is False else None

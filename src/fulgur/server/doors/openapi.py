@@ -1,4 +1,4 @@
-"""What can be asked, for machines (`/openapi.json`) and for people (`/docs`), made from the requests' own types."""
+"""Describes the API for machines (`/openapi.json`) and for people (`/docs`), from the requests' own types."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _HEADER_KEY = {"type": "apiKey", "in": "header", "name": "x-api-key"}
 
 
 def _name(body: type[msgspec.Struct], schemas: dict[str, Any]) -> str:
-    """msgspec writes out the module where two types share a name."""
+    """The name of a type's schema: msgspec adds the module where two types share a name."""
     full = f"{body.__module__}.{body.__qualname__}".replace(".", "_")
     return body.__qualname__ if body.__qualname__ in schemas else full
 

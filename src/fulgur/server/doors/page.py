@@ -18,7 +18,7 @@ td,th{border-color:#333}svg{background:#202020}a{color:#7ab7ff}}
 
 
 def page(title: str, body: str, script: str = "") -> web.Response:
-    """The page; its style and script are named by their hashes, so nothing that slips into it would run."""
+    """The page; its policy allows its style and script by their hashes, so nothing injected into it would run."""
     policy = (
         f"default-src 'none'; style-src '{_hash(_STYLE)}'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"

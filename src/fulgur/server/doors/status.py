@@ -1,4 +1,4 @@
-"""The status page at `/`, and the numbers it shows (`/status`, for whoever has a key)."""
+"""The status page at `/`, and the numbers it shows (`/status`, for callers that have a key)."""
 
 from __future__ import annotations
 

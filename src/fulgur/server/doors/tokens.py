@@ -49,7 +49,7 @@ async def tokenize(request: web.Request) -> web.Response:
         raise invalid("'content' (or 'prompt') is missing.", "content", "missing_required_parameter")
     if len(text) > MAX_TEXT:
         raise invalid(f"A text has at most {MAX_TEXT:,} characters here.", "content", "invalid_value")
-    # Text is text: what looks like a special token is not one, or a file could forge a prompt's structure.
+    # Special tokens in user text are encoded as plain text; otherwise a file could forge the prompt's structure.
     tokens = await asyncio.to_thread(tokenizer.encode, text, special=False)
     if body.add_special and tokenizer.bos_id is not None:
         tokens = [tokenizer.bos_id, *tokens]

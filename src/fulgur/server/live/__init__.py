@@ -1,1 +1,1 @@
-"""What passes: limits, runs under way, their events and mail between fronts, in memory or Redis."""
+"""Transient state: limits, runs under way, their events and mail between fronts, in memory or Redis."""

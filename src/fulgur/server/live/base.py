@@ -17,10 +17,10 @@ from fulgur.server.rates import Rates
 
 LEASE_S = 60.0  # a run whose front has not renewed it for so long may be taken over
 RENEW_S = 20.0
-FRONT_S = 5.0  # a front that has not told of itself for so long is gone
-KEEP_S = 120.0  # that the events of a run are kept after its end
+FRONT_S = 5.0  # a front without a heartbeat for so long is gone
+KEEP_S = 120.0  # how long the events of a run are kept after its end
 MOST_LETTERS = 10_000
-LETTERS_S = 60.0  # that mail for a front waits to be read
+LETTERS_S = 60.0  # how long mail for a front waits to be read
 
 
 class LiveAway(FulgurError):
@@ -28,26 +28,26 @@ class LiveAway(FulgurError):
 
 
 class Running(msgspec.Struct):
-    """A run under way. `request` is what another front needs to bring it to its end."""
+    """A run under way. `request` is what another front needs to finish it."""
 
     id: str
     owner: str  # the key it belongs to
-    front: str  # who runs it
+    front: str  # the front that runs it
     attempt: int = 1
     request: bytes = b""
 
 
 class Events(msgspec.Struct):
-    """Events of a run from a sequence number on, and whether its last one is among them or before them."""
+    """Events of a run from a sequence number on, and whether the run's last event is among or before them."""
 
     data: list[bytes]
     ended: bool
 
 
 class Live(Protocol):
-    """What passes. `front` is this process's name, a new one at each start.
+    """The transient state. `front` is this process's name, a new one at each start.
 
-    Calls raise `LiveAway` while it cannot be reached, except for the limits, which go on by themselves.
+    Calls raise `LiveAway` while it cannot be reached, except for the limits, which are then counted locally.
     """
 
     front: str
@@ -63,23 +63,23 @@ class Live(Protocol):
     # --- limits ---
 
     async def admit(self, rates: Sequence[Rates]) -> None:
-        """Count a request against all these limits, or none of them and a 429. The rates then say what is left."""
+        """Count a request against all these limits; or, with a 429, against none. The rates then say what is left."""
 
     def spend(self, rates: Sequence[Rates], tokens: int) -> None:
         """Count the tokens of an answer that has ended; nobody waits for it."""
 
     async def restore(self, rates: Rates, tokens: int) -> None:
-        """What a key has used today, unless that is known here."""
+        """Charge what a key has used today, unless that is known here."""
 
-    # --- runs: who brings which response to its end ---
+    # --- runs: which front finishes which response ---
 
     async def begin(self, run: Running) -> bool:
-        """Own a new run; its lease is renewed until `end`. False when the id is taken."""
+        """Take ownership of a new run; its lease is renewed until `end`. False when the id is taken."""
 
     async def find(self, response_id: str) -> Running | None: ...
 
     async def take(self, response_id: str, attempt: int) -> Running | None:
-        """Own a run whose latest attempt is `attempt`, as the next one. None: somebody else was first.
+        """Take ownership of a run whose latest attempt is `attempt`, as the next one. None: another front was first.
 
         The caller makes sure that the other front is gone (`alive("fronts")`), or means to overrule it.
         """
@@ -90,11 +90,11 @@ class Live(Protocol):
     # --- events of a run, for replay at any front ---
 
     async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> int | None:
-        """Add events, the first of them with the sequence number `first`: how many are there now.
+        """Add events, the first of them with the sequence number `first`; return how many there are now.
 
-        None when a later attempt owns the run, or it has ended. Fewer than `first` when some were lost, with the
-        memory of the live state or while it was away: then nothing was added, and they are told again from there on.
-        Events that come at the same time, of whatever runs, leave together.
+        None when a later attempt owns the run, or it has ended. Fewer than `first` when the live state has lost or
+        missed some: then nothing was added, and the caller sends them again from there on. Events that come at the same
+        time are sent together, whatever their run.
         """
 
     async def events(self, response_id: str, first: int, wait_s: float = 0.0) -> Events | None:
@@ -108,12 +108,12 @@ class Live(Protocol):
     def letters(self) -> AsyncIterator[bytes]:
         """What is sent to this front, in order, each once."""
 
-    # --- tables of what is alive: each entry lasts only as long as it is told again ---
+    # --- tables of what is alive: an entry lasts only as long as its heartbeat ---
 
     async def beat(self, table: str, name: str, value: bytes, seconds: float) -> None: ...
 
     async def alive(self, table: str) -> dict[str, bytes]:
-        """The entries of a table that were told in time. `fronts` is kept by the live state itself."""
+        """The entries of a table that were renewed in time. `fronts` is kept by the live state itself."""
 
     # --- values that expire: pins, queues of pools ---
 
@@ -125,7 +125,7 @@ class Live(Protocol):
     async def drop(self, key: str) -> None: ...
 
     async def swap(self, key: str, old: bytes | None, new: bytes, seconds: float) -> bool:
-        """Put a value in the place of `old`; False when that is not the value any more."""
+        """Replace the value `old` by `new`; False when the value is no longer `old`."""
 
 
 def new_front() -> str:

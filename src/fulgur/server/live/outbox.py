@@ -1,4 +1,4 @@
-"""Events on their way to Redis: those of all runs that come while a call is under way leave with the next one."""
+"""Batches events for Redis: those of all runs that come during one call are sent with the next."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, run: str, attempt: int, first: int, events: Sequence[bytes]) -> int | None:
-        """Until the events are written; what `write` says of them, or the LiveAway that it raises."""
+        """Wait until the events are written; return what `write` says of them, or raise its LiveAway."""
         batch = self._waiting.get(run)
         if batch is None or batch.attempt != attempt or batch.first + len(batch.events) != first:
-            if batch is not None:  # another attempt, or a gap: what waits leaves by itself
+            if batch is not None:  # another attempt, or a gap: what waits stays a batch of its own
                 self._waiting[f"{run} {batch.first} {batch.attempt}"] = self._waiting.pop(run)
             batch = self._waiting[run] = Batch(run, attempt, first, [], asyncio.get_running_loop().create_future())
         batch.events += events
@@ -42,13 +42,13 @@ class Outbox:
         return await asyncio.shield(batch.kept)
 
     async def empty(self) -> None:
-        """Until all that was put has been written."""
+        """Wait until everything has been written."""
         while self._task is not None and not self._task.done():
             await asyncio.shield(self._task)
 
     async def _send(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # what the others have at this moment leaves too
+            await asyncio.sleep(0)  # so that other runs can add what they have at this moment
             batches, self._waiting = list(self._waiting.values()), {}
             try:
                 results = await self._write(batches)

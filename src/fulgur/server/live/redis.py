@@ -23,8 +23,8 @@ T = TypeVar("T")
 log = logging.getLogger("fulgur.server")
 COMMAND_S = 1.0
 BEAT_S = 1.0
-OPEN_S = 10.0  # that a Redis server which is there and slow is waited for at the start
-REST_S = 0.5  # after a failure Redis is left alone for so long, so that no request waits for it
+OPEN_S = 10.0  # how long to wait at the start for a Redis server that is there but slow
+REST_S = 0.5  # how long Redis is left alone after a failure, so that no request waits for it
 BLOCK_S = 5.0  # of one wait for mail
 Charge = tuple[Rates, str, float]  # a limit of these rates, and how much of it is taken
 
@@ -47,8 +47,8 @@ class RedisLive:
         self._fronts = 1  # that were alive when Redis was last seen
         self._problem = ""
         self._rest_until = 0.0
-        self._was_away = False  # and may have lost its memory
-        self._slow = False  # it did not answer in time: it did not say that it is not there
+        self._was_away = False  # and may have lost its data
+        self._slow = False  # it did not answer in time, but did not refuse either
         self._closed = False
 
     async def open(self) -> None:
@@ -63,7 +63,7 @@ class RedisLive:
                 hint="In Fulgur's checkout: pip install -e '.[cluster]'",
             ) from None
         try:
-            # Once more at once: a connection may be a dead one.
+            # Retry once, immediately: a pooled connection may be dead.
             options: Any = {
                 "socket_connect_timeout": COMMAND_S,
                 "retry": Retry(NoBackoff(), 1, (RedisConnectionError,)),
@@ -78,7 +78,7 @@ class RedisLive:
         self._beating = asyncio.create_task(self._go_on_beating())
 
     async def _find(self) -> None:
-        """The first word to Redis. One that refuses is told at once, a machine that is busy gets some seconds."""
+        """Reach Redis for the first time. A refusal is reported at once; a busy machine gets some seconds."""
         until = time.monotonic() + OPEN_S
         while True:
             try:
@@ -113,7 +113,7 @@ class RedisLive:
             return
         try:
             refused = await self._charge(charges, check=True)
-        except LiveAway:  # by what was last known; each front that was there then gives its part of the limits
+        except LiveAway:  # use the values last known; each front that was alive then gives its part of the limits
             for each in rates:
                 each.check()
             for each in rates:
@@ -148,7 +148,7 @@ class RedisLive:
                 rates.buckets()[kind].take(amount * self._fronts)
 
     async def _charge(self, charges: list[Charge], *, check: bool) -> int:
-        """Which of them has nothing left, from 1 on; 0 when all were charged."""
+        """The number, from 1 on, of the first limit that is used up; 0 when all were charged."""
         buckets = [rates.buckets()[kind] for rates, kind, _ in charges]
         keys = [f"fulgur:lim:{rates.name}:{kind}" for rates, kind, _ in charges]
         numbers = [
@@ -174,7 +174,8 @@ class RedisLive:
         return bool(await self._script("BEGIN", _keys(run.id), *values))
 
     async def _begin_again(self, run: Running) -> None:
-        """Redis has lost its memory. First that this front lives: nobody may take the run for a dead one's."""
+        """Announce a run again after Redis lost its data; the heartbeat first, or this front would be taken for
+        dead."""
         await self.beat("fronts", self.front, b"", base.FRONT_S)
         await self._begin(run)
 

@@ -1,4 +1,4 @@
-"""What happens in Redis in one step, in Lua. The clock is always that of Redis."""
+"""The Lua scripts that Redis runs atomically. The clock is always that of Redis."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ redis.call('EXPIRE', KEYS[1], ARGV[3])
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 return redis.call('HMGET', KEYS[1], 'owner', 'front', 'attempt', 'request')
 """
-# KEYS: run, events. ARGV: attempt, how long the events stay. Who waits for events hears of the end by an empty entry.
+# KEYS: run, events. ARGV: attempt, how long the events stay. An empty entry at the end wakes those that wait for
+# events.
 END = """
 local run = redis.call('HMGET', KEYS[1], 'attempt', 'ended', 'next')
 if run[1] ~= ARGV[1] or run[2] then return 0 end
@@ -65,8 +66,8 @@ return 1
 """
 # KEYS: run and events of each. ARGV: front, lease, then attempt, first number, count and lines of each.
 # Of each: how many events are there, or OVERTAKEN (by a later attempt, or it has ended), or UNKNOWN.
-# When the first that is there would not follow the last, nothing is added. A run of an earlier attempt was told
-# to a Redis that has lost its memory by somebody who does not know that he was overtaken.
+# Nothing is added when it would leave a gap. A run that is there with an earlier attempt means that Redis lost its
+# data, and that a front that does not know that it was overtaken announced the run again.
 APPEND = """
 local results = {}
 for i = 1, #KEYS / 2 do
@@ -119,7 +120,7 @@ end
 local number = start[1] and tonumber(string.match(from, '%d+')) - 1 or tonumber(ARGV[1])
 return {run[2] and 1 or 0, number, table.concat(lines, '\\n')}
 """
-# KEYS: run and events of each. ARGV: front, lease. Returns the places, from 0 on, of those that nothing is known of.
+# KEYS: run and events of each. ARGV: front, lease. Returns the places, from 0 on, of those that are unknown.
 RENEW = """
 local unknown = {}
 for i = 1, #KEYS, 2 do
@@ -142,7 +143,7 @@ redis.call('ZADD', KEYS[1], string.format('%.17g', now + ARGV[3]), ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 """
 )
-# KEYS: as above. Entries that were not told in time are removed.
+# KEYS: as above. Entries that were not renewed in time are removed.
 ALIVE = (
     _NOW
     + """

@@ -21,7 +21,7 @@ from fulgur.text.parts import Usage
 from fulgur.workspace import folders
 
 DAY = 86_400
-FOLD_DAYS = 7  # after so many days the usage of single answers becomes one row a day, key, model and tier
+FOLD_DAYS = 7  # after so many days the usage of answers is summed up: one row per day, key, model and tier
 
 
 class StoreAway(FulgurError):
@@ -37,7 +37,7 @@ class Stored(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What one answer used. `attempt` counts the fronts that tried to bring it to its end, from 1 on."""
+    """What one answer used. `attempt` counts the fronts that tried to finish it, from 1 on."""
 
     id: str
     owner: str
@@ -50,7 +50,7 @@ class Answer(msgspec.Struct):
     created: int = msgspec.field(default_factory=lambda: int(time.time()))
 
     def row(self) -> tuple[str, str, str, str, str, int, int, int, int, int, float]:
-        """In the order of the table's columns."""
+        """The values in the order of the table's columns."""
         tokens = self.usage.input_tokens, self.usage.cached_tokens, self.usage.output_tokens
         return self.id, self.owner, self.model, self.tier, self.status, self.attempt, self.created, *tokens, self.cost
 
@@ -91,7 +91,7 @@ class Store(Protocol):
     async def get(self, owner: str, response_id: str) -> Stored | None: ...
 
     async def chain(self, owner: str, response_id: str) -> list[Stored] | None:
-        """The response and all it came after, oldest first; None when one of them is gone."""
+        """The response and all that came before it, oldest first; None when one of them is gone."""
 
     async def events(self, owner: str, response_id: str) -> list[bytes] | None:
         """All events of a stored response; the index is the sequence number."""
@@ -99,10 +99,10 @@ class Store(Protocol):
     async def delete(self, owner: str, response_id: str) -> bool: ...
 
     async def usage(self, days: int) -> list[Used]:
-        """By key, model and tier over the last `days` days, today among them; what cost most comes first."""
+        """The usage by key, model and tier over the last `days` days including today; the highest cost comes first."""
 
     async def keys(self) -> list[Key]:
-        """The keys that were made with `fulgur admin keys`; those of the config come on top."""
+        """The keys that were made with `fulgur admin keys`; those of the config come in addition."""
 
     async def add_key(self, key: Key) -> None: ...
 
@@ -112,11 +112,11 @@ class Store(Protocol):
         """The versions of the schema that the database has; the store need not be open."""
 
     async def migrate(self) -> list[Migration]:
-        """Bring the schema up to date, or refuse one that is newer. What was done."""
+        """Bring the schema up to date, or refuse one that is newer. Returns the migrations that were applied."""
 
 
 def used_of(row: Sequence[Any]) -> Used:
-    """Of a row of `queries.USAGE`."""
+    """Convert a row of `queries.USAGE`."""
     owner, model, tier, *numbers, cost = row
     return Used(owner, model, tier, *map(int, numbers), float(cost))  # type: ignore[call-arg]
 

@@ -21,7 +21,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 def migrations(dialect: str) -> list[Migration]:
-    """All that there are for a database, in their order."""
+    """All migrations for a dialect, in their order."""
     found = []
     for file in resources.files("fulgur.server.store").joinpath("migrations").iterdir():
         named = _NAME.fullmatch(file.name)
@@ -31,7 +31,7 @@ def migrations(dialect: str) -> list[Migration]:
 
 
 def pending(dialect: str, applied: list[int], where: str) -> list[Migration]:
-    """What a database still lacks; refuses one that a newer Fulgur has made."""
+    """The migrations a database still lacks; refuses a database that a newer Fulgur made."""
     known = migrations(dialect)
     newest = max(applied, default=0)
     if newest > known[-1].version:
@@ -43,6 +43,7 @@ def pending(dialect: str, applied: list[int], where: str) -> list[Migration]:
 
 
 def statements(sql: str) -> list[str]:
-    """One by one, so that they run inside a transaction. No migration has a semicolon inside a statement."""
+    """The single statements of a migration, so that they run inside a transaction. No migration has a semicolon inside
+    a statement."""
     bare = re.sub(r"--[^\n]*", "", sql)
     return [each.strip() for each in bare.split(";") if each.strip()]

@@ -1,7 +1,7 @@
 """Usage that the database does not have yet, in a file, so that it outlives the server's process.
 
-Every server has a file of its own, which it locks. One that starts takes up the files whose servers are gone. An
-answer may be committed twice by that: the store counts it once.
+Every server locks a file of its own. A server that starts takes over the files of servers that are gone. An answer may
+be committed twice that way, but the store counts it once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from fulgur.server.store.base import Answer
 from fulgur.workspace import folders
 
-MOST_BYTES = 1 << 20  # of a file, before it is written anew without what was paid
+MOST_BYTES = 1 << 20  # of a file, before it is rewritten without the answers that were paid
 
 log = logging.getLogger("fulgur.server")
 
@@ -37,14 +37,14 @@ _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(Line).dec
 
 
 def folder_of(url: str) -> Path:
-    """Where servers of this machine keep what they owe to a database (or a file), whoever they log in as."""
+    """Where the servers of this machine keep what they owe to a database (or a file), under whatever login."""
     parts = urlsplit(url)
     name = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return folders.home() / "owed" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 class Owed:
-    """The file of one server. What cannot be written is said in the log: the answer goes on."""
+    """The file of one server. A failed write is only logged: the answer goes on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Owed:
         self._owed: dict[str, Answer] = {}
 
     def take_up(self) -> list[Answer]:
-        """What servers that are gone have left; from now on this one owes it."""
+        """Take over, and return, what servers that are gone still owed."""
         found: dict[str, Answer] = {}
         for path in sorted(self._folder.glob("*.jsonl")):
             with contextlib.suppress(OSError), path.open("rb") as file:
@@ -74,7 +74,7 @@ class Owed:
             log.warning("usage that the database lacks is only in memory: %s: %s", self._folder, error)
 
     def paid(self, answer_id: str) -> None:
-        """It is in the store."""
+        """The answer is in the store: strike it off."""
         if self._owed.pop(answer_id, None) is None or self._file is None:
             return
         with contextlib.suppress(OSError):  # then it is committed twice, and counts once
@@ -87,7 +87,7 @@ class Owed:
                 self._write(Line(paid=answer_id))
 
     def close(self) -> None:
-        """Leave nothing behind unless something is owed."""
+        """Close the file, and delete it unless something is owed."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 if not os.fstat(self._file.fileno()).st_size:
@@ -96,13 +96,13 @@ class Owed:
             self._file = None
 
     def _write(self, line: Line) -> None:
-        """In the hands of the system when this returns: a process that is killed loses nothing."""
+        """Write unbuffered: the kernel has the line when this returns, so a killed process loses nothing."""
         if self._file is None:
             self._file = self._make()
         self._size += self._file.write(_encode(line) + b"\n")
 
     def _write_anew(self, old: IO[bytes]) -> None:
-        """Both files are there until the new one is whole."""
+        """Rewrite the file; the old one stays until the new one is complete."""
         self._file, self._size = self._make(), 0
         for answer in self._owed.values():
             self._write(Line(answer))

@@ -1,12 +1,12 @@
-"""Ends that cannot be committed now are kept in memory, can be read, and are tried again until they are in the store.
+"""Keeps ends that cannot be committed now in memory, serves reads from there, and retries until the store has them.
 
-A stored response waits for a database that is away, so that who sees its end can ask for it at any front. Afterwards,
-and on a full disk, it says `store: false`.
+A stored response waits for a database that is away, so that a client that sees its end can read it at any front. After
+the wait, and on a full disk, it says `store: false`.
 
-Nobody asks again for another answer: it is only counted. Where the store is on this machine (`near`), what it used is
-written to a file (`owed.py`), and committed while its end is told: the hop to the database's thread takes longer than
-all else that is done for a short answer. A database elsewhere is waited for, and what it does not have then is
-written to the file, which the machine may lose.
+An answer that is not stored is never read again: only its usage counts. Where the store is on this machine (`near`),
+the usage is written to a file (`owed.py`), and committed while the answer's end is sent: the hop to the database's
+thread takes longer than everything else that is done for a short answer. A database elsewhere is waited for, and what
+it lacks after that is written to the file, which is lost if this machine is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fulgur.server.store.base import Answer, Store, StoreAway, Stored, Used
 from fulgur.server.store.migrate import Migration
 from fulgur.server.store.owed import Owed
 
-PATIENCE_S = 30.0  # that the end of a stored response waits for a database
-USAGE_S = 1.0  # that the end of another response waits for one elsewhere
+PATIENCE_S = 30.0  # how long the end of a stored response waits for a database
+USAGE_S = 1.0  # how long the end of another response waits for a database elsewhere
 RETRY_S = 1.0
-MOST_RESPONSES = 64  # that are kept in memory
+MOST_RESPONSES = 64  # kept in memory
 MOST_ANSWERS = 100_000  # of which only the usage is kept
 
 
@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class PatientStore:
-    """A store in front of another one. `owed` is the folder for usage that the other one does not have yet."""
+    """Wraps another store. `owed` is the folder for usage that the other one does not have yet."""
 
     def __init__(self, store: Store, owed: Path | None = None, *, near: bool = False) -> None:
         self.store = store
@@ -53,7 +53,7 @@ class PatientStore:
         for answer in self._owed.take_up() if self._owed is not None else ():
             self._keep(answer, None, ())
         if self._near and self._waiting:
-            await self._try_again()  # who asks for the usage from now on finds it whole
+            await self._try_again()  # from now on queries see the complete usage
 
     async def close(self) -> None:
         await self._counted()
@@ -78,7 +78,7 @@ class PatientStore:
         try:
             async with asyncio.timeout(USAGE_S if stored is None else None):
                 return await self.store.end(answer, stored, events)
-        except Exception as error:  # whatever it is, what was used must not be lost by it
+        except Exception as error:  # whatever the error, the usage must not be lost
             committed = self._keep(answer, stored, events)
             if stored is None:
                 self._owe(answer)
@@ -86,13 +86,13 @@ class PatientStore:
             if isinstance(error, StoreAway):
                 with contextlib.suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(committed), PATIENCE_S)
-            self._owe(answer)  # its end is told without the response
+            self._owe(answer)  # its end is sent, but the response is not stored
             raise
 
     async def _count(self, answer: Answer) -> None:
         try:
             await self.store.end(answer)
-        except Exception:  # whatever it is, what was used must not be lost by it
+        except Exception:  # whatever the error, the usage must not be lost
             self._keep(answer, None, ())
             return
         self._paid(answer.id)
@@ -112,7 +112,7 @@ class PatientStore:
     def _keep(self, answer: Answer, stored: Stored | None, events: Sequence[bytes]) -> asyncio.Future[bool]:
         responses = [each for each in self._waiting.values() if each.stored is not None]
         if stored is not None and len(responses) >= MOST_RESPONSES:
-            responses[0].stored = None  # what it used is kept all the same
+            responses[0].stored = None  # its usage is still kept
         if len(self._waiting) >= MOST_ANSWERS:
             self._waiting.pop(next(iter(self._waiting)))
         committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -127,7 +127,7 @@ class PatientStore:
             await self._try_again()
 
     async def _try_again(self) -> None:
-        """In their order, as far as the store can be reached."""
+        """Commit them in order, until the store cannot be reached."""
         for name, each in list(self._waiting.items()):
             try:
                 ended = await self.store.end(each.answer, each.stored, each.events)
@@ -175,7 +175,7 @@ class PatientStore:
         return await self.store.delete(owner, response_id)
 
     async def usage(self, days: int) -> list[Used]:
-        await self._counted()  # what was told has been counted
+        await self._counted()  # every answer whose end was sent is counted
         return await self.store.usage(days)
 
     async def keys(self) -> list[Key]:

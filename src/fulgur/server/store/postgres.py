@@ -50,7 +50,7 @@ class PostgresStore:
         await self._connect()
         applied = await self.applied()
         missing = migrate.pending(migrate.POSTGRESQL, applied, self._name())
-        if missing and applied:  # fronts of the older version may run: when the schema changes is the operator's choice
+        if missing and applied:  # fronts of the older version may run: the operator chooses when the schema changes
             raise FulgurError(
                 f"The store {self._name()} lacks migration {missing[0].version} ({missing[0].name}).",
                 hint="Run `fulgur admin migrate up`.",
@@ -193,7 +193,7 @@ class PostgresStore:
                 "server.store names a PostgreSQL database, and asyncpg is not installed.",
                 hint="In Fulgur's checkout: pip install -e '.[cluster]'",
             ) from None
-        logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)  # that the server is away is said once, by us
+        logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)  # we log ourselves, once, that the server is away
         try:
             self._pool = await asyncpg.create_pool(
                 self._url, min_size=1, max_size=CONNECTIONS, timeout=5, command_timeout=COMMAND_S
@@ -211,12 +211,12 @@ class PostgresStore:
         return await self._call(lambda connection: connection.fetchval(sql, *values))
 
     async def _change(self, sql: str, *values: object) -> bool:
-        """Whether a row was changed."""
+        """Execute a statement; whether it changed a row."""
         said = await self._call(lambda connection: connection.execute(sql, *values))
         return not str(said).endswith(" 0")
 
     async def _call(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
-        """Once more when the connection was a dead one: everything asked here may be asked twice."""
+        """Do the work, and repeat it once when the connection was dead: every statement here may be repeated."""
         import asyncpg
 
         away = (

@@ -1,4 +1,4 @@
-"""The SQL that both databases understand, with PostgreSQL's `$1`; `for_sqlite` writes it for the other one."""
+"""The SQL that both databases understand, with PostgreSQL's `$1`; `for_sqlite` converts it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WITH RECURSIVE chain (id, parent, response, input, depth) AS (
 SELECT response, input, parent FROM chain ORDER BY depth
 """
 
-# The sum of what was folded and of what was not, since the first day ($1) or second ($2).
+# The sum of folded and unfolded usage since the first day ($1) or second ($2).
 USAGE = """
 SELECT owner, model, tier, SUM(answers), SUM(input), SUM(cached), SUM(output), SUM(cost) FROM (
     SELECT owner, model, tier, answers, input, cached, output, cost FROM usage WHERE day >= $1

@@ -30,7 +30,7 @@ def packed(owner: str, stored: Stored, events: Sequence[bytes]) -> Row:
 
 
 def stored_of(row: Sequence[Any]) -> Stored:
-    """Of the columns response, input, parent."""
+    """Read the columns response, input and parent."""
     return Stored(msgspec.json.decode(row[0], type=Response), msgspec.json.decode(row[1], type=list[Item]), row[2])
 
 

@@ -31,10 +31,10 @@ _PUT = "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHIN
 
 
 class SqliteStore:
-    """`path` None keeps it in memory.
+    """With `path` None everything is in memory.
 
-    What is older than `days` is forgotten when it opens; when there are more than `megabytes`, the oldest of the owner
-    who has most (0: no limit).
+    Responses older than `days` are deleted when it opens; beyond `megabytes`, the oldest of the owner who has most are
+    deleted (0: no limit).
     """
 
     def __init__(self, path: Path | None, days: float = 0.0, megabytes: float = 0.0) -> None:
@@ -154,7 +154,7 @@ class SqliteStore:
         return [int(row[0]) for row in database.execute("SELECT version FROM schema_versions")]
 
     def _migrate(self) -> list[Migration]:
-        """All that is missing, or nothing of it."""
+        """Apply all missing migrations, or none."""
         database = self._connect()
         with self._transaction():
             missing = migrate.pending(migrate.SQLITE, self._applied(), str(self._path))
@@ -177,7 +177,7 @@ class SqliteStore:
             raise
 
     def _oldest_kept(self, database: sqlite3.Connection) -> float:
-        """Days count when the server was used on them: a clock that jumps ahead makes nothing old by itself."""
+        """Only days on which the server was used count, so a clock that jumps ahead does not make responses old."""
         used = database.execute("SELECT DISTINCT created / 86400 FROM responses ORDER BY 1 DESC").fetchall()
         days = max(1, math.ceil(self._days))
         by_use = used[days - 1][0] * DAY if len(used) >= days else 0
@@ -192,7 +192,7 @@ class SqliteStore:
         return self._database.execute(_SQL[name], values).fetchall()
 
     def _change(self, name: str, *values: object) -> bool:
-        """Whether a row was changed."""
+        """Execute a statement; whether it changed a row."""
         assert self._database is not None
         return self._database.execute(_SQL[name], values).rowcount > 0
 
@@ -222,7 +222,7 @@ class SqliteStore:
             self._database.execute(f"DELETE FROM responses WHERE id IN ({oldest})", largest)
 
     def _size(self) -> int:
-        """Bytes in use, without pages that wait to be used again."""
+        """Bytes in use, without free pages."""
         assert self._database is not None
         pages, free, page = (
             int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
