@@ -1,7 +1,7 @@
-"""Checksums of a model's files, in `checksums.json` beside them: a disk that loses a bit is an error with a name.
+"""Checksums of a model's files, in `checksums.json` beside them, so that a flipped bit on disk is reported by name.
 
 The checksum is made for speed, since it is compared at every start: 64-bit sums of pieces of 64 kB, at the speed of the
-memory, and the CRC of these sums. It finds what happens by accident; who may write the files may write the sums too.
+memory, and the CRC of these sums. It finds accidental damage only: whoever can write the files can also write the sums.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fulgur.model.config import read_json
 
 FILE = "checksums.json"
 AT_START = 256 << 20  # bytes; of a larger file only the size is compared, until `fulgur models check`
-_PIECE = 8192  # words of a sum
-_BLOCK = 1024 * _PIECE  # words at a time
+_PIECE = 8192  # words in one sum
+_BLOCK = 1024 * _PIECE  # words read at a time
 
 
 def checksum(path: Path) -> str:
-    """Of a whole file."""
+    """The checksum of a whole file."""
     size = path.stat().st_size
     data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
     words = data[: size // 8 * 8].view("<u8")
@@ -37,15 +37,15 @@ def checksum(path: Path) -> str:
 
 
 def write(folder: Path, names: Iterable[str]) -> None:
-    """Remember these files of a folder as they are now."""
+    """Record the sizes and checksums of these files of a folder."""
     known = {name: {"size": (folder / name).stat().st_size, "sum": checksum(folder / name)} for name in names}
     (folder / FILE).write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def check(model: Path, *, whole: bool = False) -> int:
-    """Compare a model folder, or what lies beside a .gguf file, with what was remembered; the number of files compared.
+    """Compare a model folder, or the folder of a .gguf file, with its checksums; returns the number of files compared.
 
-    Raises FulgurError for the first that differs. Large files are compared only if `whole`.
+    Raises FulgurError for the first that differs. The contents of large files are compared only if `whole`.
     """
     folder = model if model.is_dir() else model.parent
     source = folder / FILE

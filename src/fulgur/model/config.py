@@ -22,9 +22,9 @@ MAX_CONTEXT = 1 << 30
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How positions beyond the trained context are squeezed; fields that a kind does not use keep their defaults."""
+    """How positions beyond the trained context are scaled; fields that a kind does not use keep their defaults."""
 
-    kind: str  # "linear" | "llama3" | "yarn" | "factors" (one divisor a frequency: how GGUF stores llama3)
+    kind: str  # "linear" | "llama3" | "yarn" | "factors" (one divisor per frequency: how GGUF stores llama3)
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -81,7 +81,7 @@ class ModelConfig:
     tied: bool
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
-    layer_kinds: tuple[str, ...] = ()  # one a layer; empty: full attention everywhere
+    layer_kinds: tuple[str, ...] = ()  # one per layer; empty: full attention everywhere
     window: int = 0  # keys that a sliding layer sees, its own included
     rotary_dim: int = 0  # leading dimensions of a head that rope rotates; 0: all
     query_scaling: tuple[float, int] | None = None  # q * (1 + beta * ln(1 + position // context))
@@ -139,8 +139,8 @@ class ModelConfig:
             check_rope(self)
 
     def _bounds(self) -> dict[str, tuple[int, int]]:
-        """Counts and their limits, far beyond any model: a damaged number must not make lists of millions of tensors,
-        or arrays that fill the memory, before it is compared with what the file holds."""
+        """Counts and their limits, which are far beyond any model. A damaged number must not create lists of millions
+        of tensors, or arrays that fill the memory, before it is compared with what the file holds."""
         delta = self.delta or DeltaShape(0, 0, 0, 0, 0)
         widths = {
             "hidden_size": self.d_model,
@@ -198,7 +198,7 @@ class ModelConfig:
 
     @property
     def features(self) -> frozenset[str]:
-        """What a runtime must be able to compute, in words for people."""
+        """What a runtime must be able to compute, in words for error messages."""
         traits = self.traits
         found = {
             "biases of q, k and v": traits.qkv_bias,
@@ -218,7 +218,7 @@ class ModelConfig:
         return frozenset(name for name, needed in found.items() if needed)
 
     def require(self, supported: frozenset[str], where: str) -> None:
-        """Refuse, by name, a model that needs more than a runtime has."""
+        """Refuse a model that needs features which a runtime lacks, and name them."""
         missing = sorted(self.features - supported)
         if missing:
             raise FulgurError(f"{self.family}: {where} does not have {', '.join(missing)} yet")
@@ -264,9 +264,9 @@ _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error from within names this file or folder, if it does not yet.
+    """Make errors raised inside name this file or folder, if they do not yet.
 
-    A model is a stranger's file: numbers that are texts, lists or no numbers at all are errors of the model.
+    A model is an untrusted file: wrong types and values in it are reported as errors of the model.
     """
     try:
         yield

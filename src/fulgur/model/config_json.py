@@ -18,14 +18,14 @@ from fulgur.model.family import DELTA, FAMILIES, FULL, LAYER_TYPES, SLIDING, Fam
 log = logging.getLogger(__name__)
 QUANTISED = ("fp8", "mxfp4", "gptq", "awq", "compressed-tensors")  # `quant_method`s that `stored.py` reads
 _NESTED = ("qwen3_5", "qwen3_5_moe")  # their text model alone is `<family>_text`
-DRAFT_VOCAB = 32768  # tokens that drafts are chosen from: ids are given by frequency, and the head is the dear part
+DRAFT_VOCAB = 32768  # tokens that drafts are chosen from: frequent ones have low ids, and the head is the costly part
 _SCALINGS = ("linear", "llama3", "yarn", "factors")
 
 Need = Callable[[str], int]
 
 
 def config_from_json(raw: Mapping[str, Any], path: Path) -> ModelConfig:
-    """Build the record, from the text part where the model also has a vision tower."""
+    """Build the record; for a model that also has a vision tower, from its text part."""
     text = raw.get("text_config")
     if isinstance(text, dict):
         inherited = {key: raw[key] for key in ("tie_word_embeddings", "quantization_config") if key in raw}
@@ -82,13 +82,13 @@ def config_from_json(raw: Mapping[str, Any], path: Path) -> ModelConfig:
 
 
 def _draft_vocab(raw: Mapping[str, Any], vocab: int) -> int:
-    """What the config promises; a source of tensors sees whether the head is there (`with_draft_head`)."""
+    """What the config promises; whether the head exists is seen in the tensors (`with_draft_head`)."""
     promised = raw.get("mtp_num_hidden_layers") or 0
     return min(int(raw.get("draft_vocab_size") or DRAFT_VOCAB), vocab) if promised else 0
 
 
 def with_draft_head(config: ModelConfig, found: bool) -> ModelConfig:
-    """The config for what a checkpoint holds. Some are silent about a drafting head, some promise one and lack it."""
+    """The config for what a checkpoint holds: some do not mention their drafting head, some promise one and lack it."""
     if found == bool(config.draft_vocab) or not config.traits.mtp:
         return config
     if not found:
@@ -114,7 +114,7 @@ def _kinds(raw: Mapping[str, Any], traits: Family, n_layers: int, window: int, p
 
 
 def _experts(raw: Mapping[str, Any], traits: Family, path: Path, need: Need) -> dict[str, Any]:
-    """The fields of a mixture of experts; only models whose every layer is one."""
+    """The fields of a mixture of experts; every layer of the model must be one."""
     if raw.get("mlp_only_layers") or raw.get("decoder_sparse_step", 1) != 1:
         raise FulgurError(f"{path}: dense layers among layers of experts are not supported")
     width = "moe_intermediate_size" if "moe_intermediate_size" in raw else "intermediate_size"

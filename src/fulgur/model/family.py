@@ -1,8 +1,8 @@
-"""The families: what sets the mathematics of one apart, as data.
+"""The model families: what distinguishes the mathematics of each, as data.
 
 A family is one row of `FAMILIES`. The numpy reference, the CPU runtime and the GPU planner read it (through
-`ModelConfig`), and each of them says which features it has: a model that needs another one is refused by name before
-its weights are read. docs/families.md shows how a family is added.
+`ModelConfig`), and each of them declares the features that it has: a model that needs another one is refused, with the
+name of that feature, before its weights are read. docs/families.md shows how to add a family.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Family:
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False  # RMSNorm of every query and key head, before rope
-    gated: bool = False  # per head, q_proj gives the query and a gate: sigmoid(gate) multiplies what was attended
-    sinks: bool = False  # a learnt logit a head that takes part in the softmax without a value
+    gated: bool = False  # per head, q_proj gives the query and a gate: sigmoid(gate) multiplies the attention output
+    sinks: bool = False  # one learnt logit per head that is in the softmax but has no value
     norm_offset: float = 0.0  # norms multiply by this + weight
-    layers: tuple[str, ...] = (FULL,)  # the kinds of the layers, repeated, where config.json does not list them
-    window: int = 0  # of sliding layers, where config.json says nothing; 0: none
-    # Rotary share of a head where config.json says nothing.
+    layers: tuple[str, ...] = (FULL,)  # the kinds of the layers, repeated, if config.json does not list them
+    window: int = 0  # of sliding layers, if config.json does not say; 0: none
+    # The fraction of a head that is rotated, if config.json does not say.
     partial_rotary: float = 1.0
     query_scaling: bool = False  # queries grow with the logarithm of the position
     # Feed-forward.
     experts: bool = False
     shared_expert: bool = False  # besides: a dense network whose result is multiplied by sigmoid(gate . x)
-    norm_topk: bool = False  # routing weights are made to sum to 1, where config.json says nothing
+    norm_topk: bool = False  # routing weights are normalised to sum to 1, if config.json does not say
     router_bias: bool = False
     router_after: bool = False  # softmax over the chosen experts only, not over all before the choice
     expert_bias: bool = False

@@ -20,7 +20,7 @@ _EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.(weight|b
 
 
 class FolderSource:
-    """Tensors stay in the memory map; rows are widened to float32 when they are asked for."""
+    """Tensors stay in the memory map; rows are converted to float32 on request."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -29,7 +29,7 @@ class FolderSource:
         self._config = with_draft_head(self._config, "mtp.fc.weight" in self._files)
         quantisation = read_json(self.folder / "config.json").get("quantization_config") or {}
         self._tensors = Tensors(self._files, quantisation)
-        # Where a model has a vision tower, its text model lies beneath one of these.
+        # If a model has a vision tower, the tensors of its text model begin with one of these.
         self._prefix = next((p for p in _PREFIXES if p + "embed_tokens.weight" in self._files), "")
         self._opened: dict[str, Matrix] = {}
         self._check_shapes()
@@ -100,12 +100,12 @@ class FolderSource:
         prefix, expert, short, kind = match[1], int(match[2]), match[3], match[4]
         fused = prefix + ("down_proj" if short == "down" else "gate_up_proj") + ("_bias" if kind == "bias" else "")
         rows = slice(None)
-        if short != "down" and self._config.traits.clamped:  # gpt-oss: gate and up by turns
+        if short != "down" and self._config.traits.clamped:  # gpt-oss: gate and up rows alternate
             rows = slice(0 if short == "gate" else 1, None, 2)
         elif short != "down":
             width = self._config.d_expert
             rows = slice(0, width) if short == "gate" else slice(width, None)
-        # gpt-oss keeps wide experts transposed, its 4-bit ones not.
+        # gpt-oss stores unquantised experts transposed, but not its 4-bit ones.
         transposed = kind == "weight" and self._config.traits.clamped and fused in self._tensors
         return self._tensors.open(fused, View(expert, rows, transposed))
 
@@ -122,14 +122,14 @@ class FolderSource:
         return matrix.rows(np.arange(matrix.shape[0])).reshape(-1)
 
     def stored(self, name: str) -> Matrix:
-        """A tensor as the file holds it; the GPU engine keeps what it can of that."""
+        """A tensor as the file holds it; the GPU engine keeps its form where it can."""
         return self._matrix(name)
 
     def has(self, name: str) -> bool:
         return name in self._files
 
     def raw(self, name: str) -> tuple[memoryview, str, tuple[int, ...]]:
-        """The stored bytes of a tensor, its type and shape; types that only a GPU reads too (fp8)."""
+        """The stored bytes of a tensor of any type, its type and shape."""
         file = self._files[name]
         entry = file.entries[name]
         return file.view(entry), entry.dtype, entry.shape

@@ -1,6 +1,6 @@
 """A GGUF file, or the first of its parts, as a source of tensors in Hugging Face's names and order.
 
-`gguf_names.py` says where a tensor lies; `gguf_config.py` reads the metadata.
+`gguf_names.py` says where a tensor is stored; `gguf_config.py` reads the metadata.
 """
 
 from __future__ import annotations

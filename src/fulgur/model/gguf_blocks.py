@@ -1,6 +1,6 @@
-"""GGUF's block formats, opened to float32 or, where ours can hold them bit by bit, to q and scale.
+"""GGUF's block formats, decoded to float32 or, where our format can hold them bit by bit, to q and scale.
 
-Each function takes blocks as uint8 [n, bytes a block] and gives float32 [n, elements a block].
+Each function takes blocks as uint8 [n, bytes per block] and returns float32 [n, elements per block].
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ TO_FLOAT: dict[str, Callable[[Bytes], Float]] = {
     "MXFP4": _mxfp4,
 }
 
-# Formats that are ours already: symmetric integers in groups of 32 with an fp16 scale. (Of MXFP4, twice the values.)
+# Formats that ours can hold: symmetric integers in groups of 32 with an fp16 scale. (For MXFP4, twice the values.)
 NATIVE: dict[str, tuple[int, int]] = {"Q8_0": (8, 32), "Q4_0": (4, 32), "MXFP4": (8, 32)}
 
 

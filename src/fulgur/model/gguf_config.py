@@ -28,7 +28,7 @@ def config_of(file: GgufFile) -> ModelConfig:
 
     def number(key: str, default: int | None = None) -> int:
         value = meta.get(f"{arch}.{key}", default)
-        if isinstance(value, list) and len(set(value)) == 1:  # one a layer
+        if isinstance(value, list) and len(set(value)) == 1:  # one per layer
             value = value[0]
         if not isinstance(value, int):
             raise FulgurError(f"{path}: {arch}.{key} is {value!r}, an integer is needed")
@@ -45,7 +45,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     rotary = number("rope.dimension_count", head_dim)
     if rotary != head_dim and traits.partial_rotary == 1.0:
         raise FulgurError(f"{path}: {arch}.rope.dimension_count differs from the head's {head_dim}: not supported")
-    n_layers = number("block_count") - number("nextn_predict_layers", 0)  # drafting layers lie behind the model's
+    n_layers = number("block_count") - number("nextn_predict_layers", 0)  # drafting layers come last
     window = number("attention.sliding_window", 0)
     kinds = _kinds(traits, n_layers, window, number("full_attention_interval", 0))
     ends = (meta.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot"))
@@ -117,9 +117,9 @@ def _scaling(file: GgufFile, family: str, context: int, *, truncate: bool) -> Ro
     if kind not in ("linear", "yarn"):
         raise FulgurError(f"{file.path}: rope scaling {kind!r} is not supported", hint="Supported: linear, yarn.")
     factor = float(meta.get("factor", 1.0))
-    # GGUF's factor multiplies the usual one; ours replaces it.
+    # GGUF's attention factor multiplies the usual one; ours replaces it.
     extra = float(meta.get("yarn_attn_factor", meta.get("attn_factor", 1.0)))
-    # Mistral's files name mscale_all_dim; its quotient with mscale, which is the same, is 1.
+    # Mistral's files give mscale_all_dim; mscale is the same, so their quotient is 1.
     same = 1.0 if "yarn_log_multiplier" in meta else None
     usual = 1.0 if factor <= 1 else 0.1 * math.log(factor) + 1.0
     return RopeScaling(

@@ -28,8 +28,8 @@ _DEEPEST = 4  # arrays in arrays
 @dataclass(frozen=True)
 class TensorType:
     name: str
-    block: int  # elements a block
-    size: int  # bytes a block
+    block: int  # elements per block
+    size: int  # bytes per block
 
 
 # Every type with a known size can be listed; those `gguf_blocks` cannot open are refused when a tensor is read.
@@ -73,13 +73,13 @@ TYPES: dict[int, TensorType] = {
 @dataclass(frozen=True)
 class GgufTensor:
     type: TensorType
-    shape: tuple[int, ...]  # rows first, as numpy counts
+    shape: tuple[int, ...]  # rows first, as in numpy
     start: int
     stop: int
 
 
 class _Cursor:
-    """Reads little-endian values one after the other and names what it was reading when the file ends."""
+    """Reads little-endian values one after the other; if the file ends early, says what it was reading."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.at, self.reading = path, data, 0, "the header"
@@ -152,7 +152,7 @@ class GgufFile:
         return value
 
     def _open_parts(self, count: int) -> None:
-        """The other files of a model in several, which are named `<stem>-00002-of-00003.gguf`."""
+        """Open the other files of a model in several, which are named `<stem>-00002-of-00003.gguf`."""
         match = _PART.fullmatch(self.path.name)
         if match is None or int(match[2]) != 1 or int(match[3]) != count:
             raise FulgurError(
@@ -199,7 +199,7 @@ class GgufFile:
         return tensors
 
     def blocks(self, name: str) -> npt.NDArray[np.uint8]:
-        """A view of the map: uint8 [rows, bytes a row]."""
+        """A view of the map: uint8 [rows, bytes per row]."""
         if name in self._parts:
             return self._parts[name].blocks(name)
         tensor = self.tensors[name]

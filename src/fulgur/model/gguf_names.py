@@ -2,7 +2,7 @@
 
 Converters change more than names: norms of 1 + weight are stored with the 1 added, A as -exp(A_log), the experts of a
 layer in one tensor. Llama's queries and keys have the halves of a rotary pair side by side. In `qwen35` files the value
-heads of a delta net lie the other way round: all first ones of the key heads, then all second ones.
+heads of a delta net are in another order: the first one of every key head, then the second one of every key head.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fulgur.model.tensors import EMBED, FINAL_NORM, HEAD, MTP, delta_of, delta_p
 
 Order = npt.NDArray[np.int64]
 
-# `general.architecture` to our families; others have the same name in both.
+# From `general.architecture` to our family, where the names differ.
 ARCHITECTURES = {
     "qwen3moe": "qwen3_moe",
     "gpt-oss": "gpt_oss",
@@ -28,7 +28,7 @@ ARCHITECTURES = {
     "qwen35moe": "qwen3_5_moe",
 }
 FC = "nextn.eh_proj.weight"
-_MTP = {  # the drafting head is one more block behind the model's
+_MTP = {  # the drafting head is one more block after the model's
     "mtp.fc.weight": FC,
     "mtp.pre_fc_norm_embedding.weight": "nextn.enorm.weight",
     "mtp.pre_fc_norm_hidden.weight": "nextn.hnorm.weight",
@@ -75,7 +75,7 @@ class Place:
     order: Order | None = None
     columns: Order | None = None  # likewise
     add: float = 0.0
-    decay: bool = False  # stored as -exp of it
+    decay: bool = False  # stored as -exp of the value
 
     def rows(self, index: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
         return self.first + (index if self.order is None else self.order[index])
@@ -87,7 +87,7 @@ def gguf_name(name: str) -> str:
 
 
 def place_of(name: str, config: ModelConfig | None) -> Place:
-    """Where a tensor lies; without a config only its name is asked for."""
+    """Where a tensor is stored; without a config, only its name is right."""
     if name in _FIXED:
         return Place(_FIXED[name], add=_offset(name, config))
     last = config.n_layers if config is not None else 0
@@ -113,8 +113,8 @@ def place_of(name: str, config: ModelConfig | None) -> Place:
 
 
 def qkvz_places(name: str, config: ModelConfig) -> tuple[Place, Place, Order]:
-    """`qwen3next` files hold q, k, v and z of all heads in two tensors; the checkpoint groups them by key head. Also
-    where each row of the checkpoint's tensor lies in the two, counted one behind the other."""
+    """The two tensors in which `qwen3next` files hold q, k, v and z of all heads; the checkpoint groups them by key
+    head. Also, for each row of the checkpoint's tensor, its row in the concatenation of the two."""
     _, _, layer, _ = name.split(".", 3)
     grouped = delta_plan(config, f"model.layers.{layer}.").row
     order = np.empty_like(grouped)
@@ -150,7 +150,7 @@ def _column_order(module: str, config: ModelConfig) -> Order | None:
 
 
 def value_heads(config: ModelConfig) -> Order | None:
-    """For each value head of a delta net, its place in a `qwen35` file; None where the order is the same."""
+    """For each value head of a delta net, its place in a `qwen35` file; None if the order is the same."""
     if config.delta is None or config.traits.grouped_delta:
         return None
     of_key, nth = np.divmod(np.arange(config.delta.v_heads), config.delta.v_heads // config.delta.k_heads)

@@ -1,14 +1,14 @@
-"""The kernel layout "rows16": a matrix as a run of tiles of 16 rows, each read once from front to back.
+"""The kernel layout "rows16": a matrix as a sequence of tiles of 16 rows, each read once from front to back.
 
 A tile is its scales, fp16 [groups][16 rows], padded to a multiple of 64 bytes, then its weights in blocks of 64 bytes:
     8 bits: a block is 16 rows x 4 neighbouring columns, stored as q + 128
     4 bits: a block is 16 rows x 8 neighbouring columns; byte j of a row holds column j (low half) and column j + 4
             (high half), each stored as q + 8
 Rows are padded to a multiple of 16 with zeros: scale 0 and q 0.
-Models of experts lie in pairs of tiles ("pairs16"), as the kernels read them in place: for each group the scales of
-both tiles, then their blocks of weights by turns. So nothing is rearranged or copied at load, and the pages of an
+Mixtures of experts are stored in pairs of tiles ("pairs16"), which the kernels read in place: for each group the scales
+of both tiles, then their blocks of weights in turn. So nothing is rearranged or copied at load, and the pages of an
 expert are touched only when it is chosen.
-Unsigned weights suit the u8 x s8 dot products of AVX-512 VNNI and AMX; the kernel takes the offset out again.
+Unsigned weights suit the u8 x s8 dot products of AVX-512 VNNI and AMX; the kernel subtracts the offset again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Packed:
     group: int
     rows: int
     cols: int
-    paired: bool = False  # tiles lie in pairs: the kernels read them where they are
+    paired: bool = False  # tiles are stored in pairs, which the kernels read in place
 
     @property
     def tiles(self) -> int:
@@ -51,7 +51,7 @@ class PackedExperts:
     cols: int
 
     def expert(self, index: int) -> Packed:
-        """One of them."""
+        """The matrix of one expert."""
         return Packed(self.data[index], self.bits, self.group, self.rows, self.cols, paired=True)
 
 
@@ -76,7 +76,7 @@ def pair_tiles(packed: Packed) -> npt.NDArray[np.uint8]:
 
 
 def _tiles(packed: Packed, index: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
-    """Some tiles as they lie alone, [len(index), tile_bytes]."""
+    """Some tiles in the unpaired layout, [len(index), tile_bytes]."""
     if not packed.paired:
         return packed.data.reshape(packed.tiles, -1)[index]
     tile, head = tile_bytes(packed.cols, packed.bits, packed.group), scale_bytes(packed.cols, packed.group)
@@ -112,7 +112,7 @@ def aligned_zeros(size: int) -> npt.NDArray[np.uint8]:
 
 
 def new_packed(rows: int, cols: int, bits: int, group: int) -> Packed:
-    """Room for a matrix, to be filled by `pack_rows`."""
+    """An empty packed matrix, to be filled by `pack_rows`."""
     if cols % group or cols % 8:
         raise FulgurError(
             f"cannot pack {rows} x {cols} in groups of {group}: columns must be a multiple of it and of 8"

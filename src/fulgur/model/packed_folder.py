@@ -1,6 +1,6 @@
 """A packed folder: the kernels' own layout on disk, written once and read by memory map.
 
-Only the pages that are touched cost memory. A model of experts stays in the map for good: the kernels read it in place.
+Only the pages that are touched cost memory. A mixture of experts is never copied: the kernels read it in the map.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def save_packed(weights: Weights, folder: Path, *, companions: Path | None = Non
 
 
 def remember(folder: Path) -> None:
-    """Write the checksums of a packed folder, and of a tokenizer that it shares with others."""
+    """Write the checksums of a packed folder, and of a tokenizer that it shares with other folders."""
     shared = read_json(folder / "config.json")["fulgur"].get("tokenizer")
     names = [PACKED_FILE, "config.json", *(name for name in COMPANIONS if (folder / name).exists())]
     checksums.write(folder, [*names, shared] if shared else names)

@@ -59,7 +59,7 @@ def tiny_config(family: str = "fulgur", **changes: Any) -> ModelConfig:
 
 
 class MemorySource:
-    """Tensors that are already here, by their Hugging Face names."""
+    """Tensors that are already in memory, by their Hugging Face names."""
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
         self._config, self._tensors = config, tensors
@@ -87,7 +87,7 @@ class MemorySource:
 
 
 class RandomSource(MemorySource):
-    """Random tensors made one at a time: the same seed and name give the same values, in any order."""
+    """Random tensors, generated one at a time: the same seed and name give the same values, in any order."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__(config, {})
@@ -150,8 +150,8 @@ def write_hf_folder(
 def hf_tensors(
     config: ModelConfig, tensors: Mapping[str, npt.NDArray[np.float32]]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """By the names of checkpoints: gpt-oss's hold all experts of a layer in one tensor, gate and up by turns,
-    transposed."""
+    """The tensors as checkpoints store them: those of gpt-oss hold all experts of a layer in one tensor, transposed,
+    with gate and up interleaved."""
     if not config.traits.clamped:
         return dict(tensors)
     out = {name: value for name, value in tensors.items() if ".experts." not in name}

@@ -17,14 +17,14 @@ from fulgur.model.config import ModelConfig, RopeScaling
 def rope_tables(config: ModelConfig, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """cos and sin, float32 [length, rotated dimensions // 2]; yarn's attention factor is folded in."""
     frequencies, attention = rope_frequencies(config)
-    # Angles in float32, as the checkpoints were trained with; only the cos and sin of them are taken in double.
+    # Angles are float32, as in the training of the checkpoints; only their cos and sin are computed in double.
     angles = np.arange(length, dtype=np.float32)[:, None] * frequencies[None, :]
     wide = angles.astype(np.float64)
     return (np.cos(wide) * attention).astype(np.float32), (np.sin(wide) * attention).astype(np.float32)
 
 
 def check_rope(config: ModelConfig) -> None:
-    """An error for scaling that gives no angles: a logarithm of nothing, one factor too few."""
+    """Raise an error for a scaling that gives no angles: a logarithm of zero, one factor too few."""
     try:
         with np.errstate(all="ignore"):
             frequencies, attention = rope_frequencies(config)
@@ -36,7 +36,7 @@ def check_rope(config: ModelConfig) -> None:
 
 
 def query_scale(config: ModelConfig, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-    """What queries at these positions are multiplied by, besides 1 / sqrt(head_dim)."""
+    """The factor on queries at these positions, besides 1 / sqrt(head_dim)."""
     if config.query_scaling is None:
         return np.ones(len(positions), np.float32)
     beta, context = config.query_scaling
@@ -62,7 +62,7 @@ def rope_frequencies(config: ModelConfig) -> tuple[npt.NDArray[np.float32], floa
 
 
 def _llama3(plain: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.NDArray[np.float64]:
-    """Long waves are divided by the factor, short ones kept, those between blended."""
+    """Divide the frequencies of long waves by the factor, keep those of short ones, blend those between."""
     turns = scaling.original_context * plain / (2 * math.pi)
     blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     blend = np.clip(blend, 0.0, 1.0)
@@ -70,7 +70,7 @@ def _llama3(plain: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.NDArray
 
 
 def _yarn(plain: npt.NDArray[np.float64], scaling: RopeScaling, config: ModelConfig) -> npt.NDArray[np.float64]:
-    """Interpolate the dimensions that turn rarely within the trained context, keep those that turn often."""
+    """Interpolate the dimensions that rotate rarely within the trained context, keep those that rotate often."""
     dim, base = config.rotated, config.rope_theta
 
     def dimension(turns: float) -> float:

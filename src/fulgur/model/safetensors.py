@@ -27,7 +27,7 @@ from fulgur.model.bfloat16 import from_bfloat16
 
 ALIGNMENT = 64
 _MOST_HEADER = 100_000_000  # bytes, as the format says
-PIECE = 8 << 20  # bytes written at once, at multiples of it: a page cache that can keeps such a file in huge pages
+PIECE = 8 << 20  # bytes written at once, at multiples of it, so that a page cache may keep the file in huge pages
 # bf16 has no numpy type: it is held as uint16 and widened by `to_float32`.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -58,7 +58,7 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # Not blocking: a pipe of this name would never be opened.
+            # Non-blocking: opening a pipe of this name would block forever.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < 8:
@@ -108,8 +108,8 @@ class SafetensorsFile:
                 raise FulgurError(f"{where}: expected {expected} bytes, found {entry.stop - entry.start}")
 
     def ask_for_huge_pages(self) -> None:
-        """Read the file into huge pages, where its file system can: fewer faults, and fewer misses in the tables that
-        find a page. What is in the page cache already stays as it is."""
+        """Read the file into huge pages, if its file system can: fewer page faults and fewer TLB misses. What is in the
+        page cache already stays as it is."""
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
                 self._map.madvise(mmap.MADV_HUGEPAGE)
@@ -147,7 +147,7 @@ def write_safetensors(
 def write_streamed(
     path: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]], parts: Callable[[str], Iterable[npt.NDArray[Any]]]
 ) -> None:
-    """Write {name: (dtype, shape)} whose data `parts(name)` gives piece by piece: files larger than the memory."""
+    """Write {name: (dtype, shape)} whose data `parts(name)` gives piece by piece, for files larger than the memory."""
     header: dict[str, Any] = {}
     offset = 0
     for name, (dtype, shape) in shapes.items():
@@ -160,7 +160,7 @@ def write_streamed(
 
 
 def _write_all(path: Path, head: list[bytes], arrays: Iterable[npt.NDArray[Any]]) -> None:
-    """Through a temporary name, so that a reader never sees half a file."""
+    """Write under a temporary name and rename, so that a reader never sees half a file."""
     temporary = path.with_name(path.name + ".part")
     with temporary.open("wb", buffering=0) as file:
         piece, used = memoryview(bytearray(PIECE)), 0

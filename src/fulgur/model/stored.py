@@ -1,7 +1,7 @@
 """The ways in which checkpoints store a matrix, each read row by row as float32.
 
     plain                fp32, fp16, bf16
-    fp8                  e4m3, times `weight_scale_inv` (blocks, by default 128 x 128) or one scale a tensor
+    fp8                  e4m3, times `weight_scale_inv` (blocks, by default 128 x 128) or one scale per tensor
     mxfp4                blocks of 32 values: e2m1 codes, low half first, and a shared power of two
     gptq                 `qweight` int32 [cols / 8, rows], `scales` [groups, rows], `qzeros`, perhaps `g_idx`
     awq                  `qweight` int32 [cols, rows / 8] in its own order of nibbles, `scales`, `qzeros`
@@ -40,7 +40,7 @@ class Matrix(Protocol):
 
     @property
     def native(self) -> tuple[int, int] | None:
-        """(bits, group) where our own form holds these values bit by bit."""
+        """(bits, group) if our own format can hold these values bit by bit, else None."""
         ...
 
     def quantised(self, index: Index) -> Quantised:
@@ -49,7 +49,7 @@ class Matrix(Protocol):
 
 
 class Wide:
-    """A matrix that has to be rounded."""
+    """Base of a matrix that has to be rounded."""
 
     native: tuple[int, int] | None = None
 
@@ -99,12 +99,12 @@ FP8_VALUES = _e4m3()
 
 @dataclass
 class Fp8(Wide):
-    """`scale`: one value, or one a block of the matrix."""
+    """`scale`: one value, or one per block of the matrix."""
 
     codes: npt.NDArray[np.uint8]
     scale: Float
-    numbers: Index  # of the rows, as the blocks count them
-    total: int  # rows that the blocks cover
+    numbers: Index  # of the rows in the stored tensor, which the blocks cover
+    total: int  # rows of the stored tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ class Mxfp4:
 
     @property
     def native(self) -> tuple[int, int] | None:
-        return 8, 32  # twice the values are integers; in 4 bits of equal steps they are not
+        return 8, 32  # doubled, the values are integers, but they do not fit into 4 bits
 
     def quantised(self, index: Index) -> Quantised:
         q = (2 * MXFP4_VALUES).astype(np.int8)[self._codes(index)].reshape(len(index), -1)
@@ -157,7 +157,7 @@ class Mxfp4:
 
 
 def mxfp4_scale(exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16]:
-    """Of doubled values. fp16 reaches down to 2 ** -24; a block below that is zero to any other weight."""
+    """The scale for doubled values. fp16 reaches down to 2 ** -24; a block below that is as good as zero."""
     return np.ldexp(np.float32(1), np.minimum(exponents.astype(np.int32), 143) - 128).astype(np.float16)
 
 
@@ -169,7 +169,7 @@ def _nibbles(words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
 
 @dataclass
 class Grouped:
-    """Integers of 4 bits with a scale and a zero point a group of columns."""
+    """Integers of 4 bits with one scale and one zero point per group of columns."""
 
     words: npt.NDArray[np.int32]
     scales: Float  # [groups, rows]
@@ -204,7 +204,7 @@ class Grouped:
 
 
 class Tensors:
-    """The stored tensors of a folder, by name; opens a matrix in whatever way it is stored."""
+    """The stored tensors of a folder, by name; opens a matrix however it is stored."""
 
     def __init__(self, files: dict[str, SafetensorsFile], quantisation: dict[str, Any]) -> None:
         self.files, self.quantisation = files, quantisation
@@ -213,7 +213,7 @@ class Tensors:
         return name in self.files
 
     def open(self, name: str, view: View | None = None) -> Matrix | None:
-        """The matrix of that name, None where there is none."""
+        """The matrix of that name, None if there is none."""
         view = view or View()
         if name in self.files:
             return self._wide(name, view)
@@ -259,7 +259,7 @@ class Tensors:
         cols, rows = (words.shape[0] * 8 if gptq else words.shape[0]), scales.shape[1]
         zeros = _nibbles(self._array(stem + ".qzeros"))
         if gptq:
-            # Versions before 2 store the zero point less one.
+            # Versions before 2 store the zero point minus one.
             add = 0 if self.quantisation.get("checkpoint_format") == "gptq_v2" else 1
             points = (zeros + np.uint8(add)) & np.uint8(15)
         else:

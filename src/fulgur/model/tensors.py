@@ -20,11 +20,11 @@ MTP_NORMS = {
     "hidden_norm": "mtp.pre_fc_norm_hidden.weight",
     "final_norm": "mtp.norm.weight",
 }
-DRAFT_BITS = 4  # of the head that drafts are scored with; verification reads the model's own
+DRAFT_BITS = 4  # of the head that picks drafts; verification reads the model's own head
 
 
 class TensorSource(Protocol):
-    """Where tensors come from (safetensors, GGUF, a generator); rows are converted only when asked for."""
+    """Where tensors come from (safetensors, GGUF, a generator); rows are converted only on request."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -38,7 +38,7 @@ class TensorSource(Protocol):
         ...
 
     def native(self, name: str) -> tuple[int, int] | None:
-        """(bits, group) when the file already holds this matrix in a form we can keep bit by bit."""
+        """(bits, group) if the file already holds this matrix in a form that we can keep bit by bit, else None."""
         ...
 
     def quantised(
@@ -49,14 +49,14 @@ class TensorSource(Protocol):
 
 
 def layer_names(config: ModelConfig) -> list[tuple[str, str, str]]:
-    """Every layer: how its kernel matrices begin, how its tensors do, and its kind. The drafting head's is the last."""
+    """Every layer: the prefixes of its kernel matrices and of its tensors, and its kind. The drafting head is last."""
     layers = [(f"layers.{i}.", f"model.layers.{i}.", kind) for i, kind in enumerate(config.kinds)]
     return [*layers, (MTP, "mtp.layers.0.", FULL)] if config.draft_vocab else layers
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor a checkpoint of this shape must hold. Experts are named one by one; `FolderSource` also finds them
-    where a file keeps them in one tensor."""
+    """Every tensor that a checkpoint of this shape must hold. Experts are named one by one; `FolderSource` also finds
+    them if a file keeps them in one tensor."""
     d = config.d_model
     shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, d)}
     for _, layer, kind in layer_names(config):
@@ -188,8 +188,8 @@ def expert_plan(config: ModelConfig, layer: str, expert: int, name: str) -> Matr
 
 
 def plain_plans(config: ModelConfig) -> dict[str, MatrixPlan]:
-    """Small matrices whose result decides much, kept in bf16: routers (with the shared expert's gate as the last row),
-    and the projections from which a delta net's b and a come."""
+    """Small matrices with much influence, kept in bf16: routers (with the shared expert's gate as the last row), and
+    the projections that give b and a of a delta net."""
     plans: dict[str, MatrixPlan] = {}
     for to, layer, kind in layer_names(config):
         if kind == DELTA:
@@ -203,7 +203,7 @@ def plain_plans(config: ModelConfig) -> dict[str, MatrixPlan]:
 
 
 def vector_plans(config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Each kernel vector and the tensors it is the concatenation of; `kernel_vector` says what is done to them."""
+    """Each kernel vector and the tensors that it concatenates; `kernel_vector` converts the result."""
     plans: dict[str, tuple[str, ...]] = {}
     traits = config.traits
     for to, layer, kind in layer_names(config):
@@ -238,7 +238,7 @@ def vector_plans(config: ModelConfig) -> dict[str, tuple[str, ...]]:
 
 
 def kernel_vector(config: ModelConfig, name: str, value: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A concatenation of tensors as the kernels read it."""
+    """Convert a concatenation of tensors to what the kernels read."""
     short = name.rpartition(".")[2]
     if short in ("attn_norm", "ffn_norm", "q_norm", "k_norm", *MTP_NORMS):
         return value + np.float32(config.traits.norm_offset) if config.traits.norm_offset else value
@@ -253,7 +253,7 @@ def kernel_vector(config: ModelConfig, name: str, value: npt.NDArray[np.float32]
 
 
 def _qkv_plan(config: ModelConfig, layer: str) -> MatrixPlan:
-    """Queries, keys, values, and the gates of the heads where there are any."""
+    """Queries, keys, values, and the gates of the heads if there are any."""
     parts = tuple(f"{layer}self_attn.{s}_proj.weight" for s in "qkv")
     q, kv = np.arange(config.q_rows), np.arange(config.kv_rows)
     picks = [(0, q), (1, kv), (2, kv)]

@@ -1,7 +1,7 @@
-"""A loaded model, kernel-ready: quantised matrices in tiles of 16 rows, and small float vectors.
+"""A loaded model, ready for the kernels: quantised matrices in tiles of 16 rows, and small float vectors.
 
-Loading goes matrix by matrix and a few thousand rows at a time, so the float form of a matrix never stands whole in
-memory. A packed folder is read by memory map and costs only the pages that are touched.
+Matrices are loaded one by one, a few thousand rows at a time, so the float form of a matrix is never whole in memory. A
+packed folder is read by memory map and costs only the pages that are touched.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _CHUNK_ELEMENTS = 1 << 22  # 16 MB of float32 at a time
 
 @dataclass
 class Weights:
-    """`tensors.py` names what is held and how it is put together. `plain` are the small matrices in bf16. `embed` is
-    None for a tied model: the lookup reads the rows of the packed head."""
+    """`tensors.py` defines what is held and how it is put together. `plain` holds the small matrices in bf16. `embed`
+    is None for a tied model: the lookup reads the rows of the packed head."""
 
     config: ModelConfig
     embed: npt.NDArray[np.float16] | None
@@ -63,7 +63,7 @@ class Weights:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one decode step has to read: every matrix once, of the experts those that are chosen."""
+        """Bytes that one decode step has to read: every matrix once, but only the chosen experts."""
         config = self.config
         experts = sum(e.data.nbytes for name, e in self.experts.items() if not name.startswith(MTP))
         drafting = sum(m.data.nbytes for name, m in self.matrices.items() if name.startswith(MTP))
@@ -80,8 +80,8 @@ def load(
 ) -> Weights:
     """Load a Hugging Face folder, a packed folder or a .gguf file.
 
-    `bits` None keeps what the file holds (8 for float tensors). `head_bits` lets the output head (and with a tied head
-    the embedding) differ from the rest. `drafts` False leaves the drafting head out, if there is one.
+    `bits` None keeps what the file holds (8 for float tensors). `head_bits` lets the output head differ from the rest
+    (and with it the embedding, if they are tied). `drafts` False leaves out the drafting head, if there is one.
     """
     path = Path(path)
     with naming(path):
@@ -98,7 +98,7 @@ def open_source(path: Path) -> TensorSource:
     if not path.exists():
         raise FulgurError(f"{path}: no such model", hint="Give a model folder or a .gguf file.")
     if path.is_dir() and not (path / "config.json").exists():
-        later = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf")  # of a model in several parts the first is opened
+        later = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf")  # a model in several parts is opened by its first
         files = [file for file in sorted(path.glob("*.gguf")) if later.fullmatch(file.name) is None]
         if len(files) > 1:
             raise FulgurError(f"{path}: {len(files)} .gguf files, name the one to load", hint=f"{files[0]}")
