@@ -24,7 +24,7 @@ LOOK_BACK = 5  # parts of a conversation: the last turn's input and output, and 
 class Conversation:
     """The items of a conversation, as a chain of what each turn added: a warm turn costs only its own items.
 
-    `memo` is the backends' own: what they worked out about this prefix (its tokens), to go on from.
+    `memo` belongs to the backends: it caches what they computed for this prefix, such as its tokens.
     """
 
     __slots__ = ("items", "length", "memo", "parent", "tools")
@@ -42,7 +42,7 @@ class Conversation:
         return Conversation(items, self)
 
     def chain(self) -> list[Conversation]:
-        """From the oldest part to this one."""
+        """The parts from the oldest to this one."""
         parts: list[Conversation] = []
         part: Conversation | None = self
         while part is not None:
@@ -52,7 +52,7 @@ class Conversation:
         return parts
 
     def size(self) -> int:
-        """About how many bytes it takes; each part is looked at once."""
+        """The approximate size in bytes; each part is measured once."""
         return self.fold("size with all before", 0, lambda before, part: before + part.own_size())
 
     def own_size(self) -> int:
@@ -61,7 +61,7 @@ class Conversation:
         return int(self.memo["size"])
 
     def fold(self, key: str, start: T, step: Callable[[T, Conversation], T]) -> T:
-        """A value worked out along the chain, from the oldest part on; each part of it once."""
+        """Fold `step` over the chain, from the oldest part on; each part is computed once."""
         fresh: list[Conversation] = []
         part: Conversation | None = self
         while part is not None and key not in part.memo:
@@ -73,7 +73,7 @@ class Conversation:
         return value
 
     def forget(self, key: str) -> None:
-        """Let go of what older parts remember under a key, where each remembers all that stands before it."""
+        """Drop what older parts hold under a key whose values each cover all parts before them."""
         part: Conversation | None = self
         steps = 0
         while part is not None and (steps < 2 * LOOK_BACK or key in part.memo):
@@ -82,7 +82,7 @@ class Conversation:
             part, steps = part.parent, steps + 1
 
     def recent(self, key: str) -> Iterator[Any]:
-        """What this part and those just before it remember under a key, the newest first."""
+        """What this part and those just before it hold under a key, the newest first."""
         part: Conversation | None = self
         for _ in range(LOOK_BACK):
             if part is None:
@@ -123,7 +123,7 @@ EMPTY = Conversation([])
 
 @dataclass
 class Sampling:
-    """How tokens are chosen; None means the model's own default."""
+    """Sampling settings; None means the model's own default."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -151,7 +151,7 @@ class Turn:
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     sampling: Sampling = field(default_factory=Sampling)
-    hosted: list[Tool] = field(default_factory=list)  # of the upstream's own, given on as they are
+    hosted: list[Tool] = field(default_factory=list)  # that the upstream hosts, passed on unchanged
     format: dict[str, Any] | None = None  # text.format: json_schema, json_object; ours: regex, lark
     reasoning_effort: str | None = None
     reasoning_summary: str | None = None
@@ -166,7 +166,7 @@ class Turn:
 
 @dataclass
 class Completion:
-    """A raw prompt to go on from; with `suffix`, the text between."""
+    """A raw prompt to continue; with `suffix`, the text between the two is wanted."""
 
     prompt: str | list[int]
     suffix: str | None = None
@@ -174,7 +174,7 @@ class Completion:
     sampling: Sampling = field(default_factory=Sampling)
     passed: dict[str, Any] = field(default_factory=dict)  # fields of the request that only its upstream knows
     owner: str = ""
-    min_probability: float | None = None  # it ends where the model is less sure of it; None: the model's own limit
+    min_probability: float | None = None  # it ends where the model is less sure; None: the model's own limit
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Capabilities:
 
 
 class Generation(ABC):
-    """One running answer. `more`: the next part is there already, so that both may leave in one write."""
+    """One running answer. `more`: the next part is already here, so both can be sent in one write."""
 
     more: bool = False
 
@@ -207,7 +207,7 @@ class Generation(ABC):
 
     @abstractmethod
     def steer(self, items: list[Item]) -> bool:
-        """Stop at the next token, append the items, go on. False when it is too late: the answer has ended."""
+        """Stop at the next token, append the items, continue. False when it is too late: the answer has ended."""
 
 
 class Backend(ABC):
@@ -223,13 +223,13 @@ class Backend(ABC):
         """Find out the capabilities, if that needs a look at the model; cheaper than `start`."""
 
     def share(self, live: Live) -> None:  # noqa: B027
-        """What this server has in common with others, before the start."""
+        """Take the live state, which may be shared with other servers; called before `start`."""
 
     async def start(self) -> None:  # noqa: B027 - not every backend has something to start
         """Load what is needed; called once before the first use."""
 
     async def close(self) -> None:  # noqa: B027
-        """Give back what `start` took."""
+        """Release what `start` acquired."""
 
     @abstractmethod
     def generate(self, turn: Turn) -> Generation: ...

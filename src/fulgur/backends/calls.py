@@ -1,4 +1,4 @@
-"""How a tool that was offered is called."""
+"""Calls of the tools that were offered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def call_start(tool: Tool) -> CallStart:
 
 
 def custom_input(arguments: str) -> str:
-    """A custom tool is offered as a function with one text: that text, from the JSON a model wraps it in."""
+    """The input of a custom tool, which is offered as a function with one text: the text in the JSON of the call."""
     try:
         value = json.loads(arguments)
     except ValueError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fulgur.server.config import Cluster, Model
     from fulgur.server.live.base import Live
 
-_BEGINNING = 4096  # characters of a conversation that tell it from others
+_BEGINNING = 4096  # characters that identify a conversation
 
 
 class ClusterBackend(LocalBackend):
@@ -78,9 +78,9 @@ class ClusterBackend(LocalBackend):
 
 
 def affinity(asked: Turn | Completion) -> str:
-    """What requests have in common that go on from each other: the client's own key, else how they begin.
+    """A key that requests share when one continues another: from the client's own key, else from how they begin.
 
-    A conversation begins with all that stands before the model's first word; a completion and an edit belong to a file.
+    A conversation begins with everything before the model's first word; a completion and an edit belong to a file.
     """
     if isinstance(asked, Completion):
         begins = asked.path or str(asked.prompt)[:_BEGINNING]

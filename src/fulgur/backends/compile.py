@@ -1,9 +1,9 @@
-"""Grammars of strangers are tried out here, in a process that may die: with limits on time, memory, stack and size.
+"""Tries out untrusted grammars in a process that may die, with limits on time, memory, stack and size.
 
 llguidance is fast on what people write, but a schema of a few hundred bytes can keep it busy for minutes, take all
-memory or overflow the stack. So one process a model (`python -m fulgur.backends.compile FD MODEL`) holds the
-vocabulary and forks for every grammar: the fork compiles it, builds its matcher and takes some steps. What survives
-that is safe for the engine; for anything else its sender gets an error, and nobody else notices.
+memory or overflow the stack. So one process per model (`python -m fulgur.backends.compile FD MODEL`) holds the
+vocabulary and forks for every grammar: the fork compiles it, builds its matcher and takes some steps. A grammar that
+survives that is safe for the engine; for any other, its sender gets an error and nobody else notices.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ STACK = 1 << 20  # the engine has eight times as much
 STEPS = 16  # tokens of the trial
 FORKS = max(2, min(8, os.cpu_count() or 2))  # at work at a time
 SPARES = 2  # forked ahead: a fork takes longer than a small grammar
-SLOW_AFTER = 0.25  # seconds; so many slow forks go on, and the others make room for the rest
+SLOW_AFTER = 0.25  # seconds; then a fork is slow: `SLOW_FORKS` of them go on, the others make room
 SLOW_FORKS = max(1, FORKS // 4)
 QUEUE = 64
-QUICK = 0.03  # seconds; what takes longer steps back once more
+QUICK = 0.03  # seconds; what takes longer lowers its priority further
 _NICE = 5
-_SLOW_NICE = 14  # more
+_SLOW_NICE = 14  # added to `_NICE`
 _KEPT = 1024  # verdicts
 _PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 
@@ -61,7 +61,7 @@ class GrammarBusy(FulgurError):
 
 
 class GrammarCompiler:
-    """The server's end: asks, remembers verdicts, and starts the process again when it is gone."""
+    """The server's side: asks for verdicts, caches them, and restarts the process when it is gone."""
 
     def __init__(self, model: Path) -> None:
         self._model = model
@@ -161,7 +161,7 @@ class _Fork:
 
 
 class _Worker:
-    """Gives each job to a fork of its own; one thread, so that a fork is whole."""
+    """Gives each job to a separate fork. It has a single thread, because a fork copies only one."""
 
     def __init__(self, connection: socket.socket, tokenizer: Tokenizer) -> None:
         self._connection = connection
@@ -172,7 +172,7 @@ class _Worker:
         self._forks: dict[int, _Fork] = {}  # at work, by `hear`
 
     def run(self) -> None:
-        """Until the server closes the socket. No fork is left behind, whatever ends this."""
+        """Work until the server closes the socket. No fork is left behind, however this ends."""
         try:
             self._work()
         finally:
@@ -218,7 +218,7 @@ class _Worker:
                 _die_with(worker)
                 self._connection.close()
                 spares = [end for fork in self._spares for end in (fork.hear, fork.give)]
-                for end in (hear, give, *self._forks, *spares):  # a spare reads its job until nobody can write more
+                for end in (hear, give, *self._forks, *spares):  # a spare reads its job until no writer is left
                     os.close(end)
                 with open(take, "rb") as pipe:
                     job = json.load(pipe)
@@ -259,7 +259,7 @@ class _Worker:
         self._answer(fork.job, verdict)
 
     def _end_slow(self) -> None:
-        """So many slow ones go on to their limits; others are ended for the sake of those that wait."""
+        """Let `SLOW_FORKS` slow ones run to their limits; end the others for the sake of the jobs that wait."""
         now = time.monotonic()
         slow = sum(fork.slow for fork in self._forks.values())
         for fork in self._forks.values():
@@ -278,14 +278,14 @@ class _Worker:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when its parent ends, also by SIGKILL: at low priority its own limits take long to reach."""
+    """End this process when its parent ends, even by SIGKILL: at low priority its own limits take long to reach."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _try_out(spec: GrammarSpec, tokenizer: Tokenizer, tell: int) -> None:
-    """In the fork: the verdict goes down the pipe; a fork that dies without one has exceeded a limit."""
+    """Runs in the fork, and writes the verdict to the pipe; a fork that dies without one has exceeded a limit."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     limit = _memory()[0] + MEMORY
@@ -349,7 +349,7 @@ def _too_much_memory() -> str:
 
 
 def _why(status: int) -> str:
-    """What a fork without a verdict died of."""
+    """Why a fork died without a verdict."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
         return _too_long()
@@ -364,8 +364,8 @@ def main(fd: int, model: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to whoever started us
     os.nice(_NICE)
     tokenizer = open_tokenizer(model)
-    with contextlib.suppress(FulgurError):  # a model without an end token takes no grammar: each is told so
-        _walk(GrammarSpec("json_schema", '{"type": "object"}'), tokenizer)  # all that is made once is made here
+    with contextlib.suppress(FulgurError):  # a model without an end token takes no grammar: every check will say so
+        _walk(GrammarSpec("json_schema", '{"type": "object"}'), tokenizer)  # builds here what is built only once
     gc.collect()
     gc.freeze()
     with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""What an answer must look like, as a grammar: JSON schemas, forced tool calls, custom tools with a grammar."""
+"""Turns the required form of an answer into a grammar: JSON schemas, forced tool calls, custom tools with a grammar."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fulgur.text.parts import CallStart
 from fulgur.text.split import call_opening, text_opening
 
 TOOL_CALL = "<tool_call>"
-_VALUES = ("const", "default", "enum", "examples")  # keywords whose values are no schemas
+_VALUES = ("const", "default", "enum", "examples")  # keywords whose values are not schemas
 
 
 @dataclass(frozen=True)
 class Constraint:
     """A grammar for the answer. `call`: the answer is that call's arguments or input. `tail` begins the answer.
-    `format`: that of the answer, if it is not the model's own."""
+    `format`: the answer's call format, if it is not the model's own."""
 
     grammar: GrammarSpec
     call: CallStart | None = None
@@ -31,14 +31,14 @@ class Constraint:
 
 
 def constraint_of(turn: Turn, format: str) -> Constraint | None:
-    """What the turn forces, if anything, of a model that writes calls in this format."""
+    """The constraint that the turn sets, if any, for a model that writes calls in this format."""
     choice = turn.tool_choice
     if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         tool = next(tool for tool in turn.tools if tool["name"] == choice["name"] and tool["type"] == choice["type"])
         return call_constraint(tool, format)
     if choice == "required" and len(turn.tools) == 1:
         return call_constraint(turn.tools[0], format)
-    if choice == "required":  # which tool is a part of the JSON
+    if choice == "required":  # the JSON also names the tool
         return Constraint(_schema(_any_call(turn.tools)), tail=f"{TOOL_CALL}\n", format="hermes")
     if turn.format is not None and turn.format["type"] in ("regex", "lark"):
         return Constraint(GrammarSpec(turn.format["type"], turn.format["source"]), tail=text_opening(format))
@@ -69,7 +69,7 @@ def input_grammar(tool: Tool) -> GrammarSpec | None:
 
 
 def own_grammar(tool: Tool) -> GrammarSpec | None:
-    """What the input of every call must follow, also of one that the model begins by itself."""
+    """The grammar for the input of every call of a tool, even of a call that the model begins by itself."""
     if tool["type"] == "function":
         return _schema(tool.get("parameters") or {"type": "object"}) if tool.get("strict") else None
     return input_grammar(tool)
@@ -93,7 +93,7 @@ def _any_call(tools: list[Tool]) -> dict[str, Any]:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """A schema whose references to its own root (`#/$defs/…`) hold where it stands now."""
+    """The schema with references to its own root (`#/$defs/…`) rewritten for its place in another one."""
     if isinstance(schema, list):
         return [_moved(part, root) for part in schema]
     if not isinstance(schema, dict):
@@ -118,7 +118,7 @@ def _schema(schema: Any) -> GrammarSpec:
 
 
 async def check_grammars(turn: Turn, constraint: Constraint | None, compiler: GrammarCompiler) -> None:
-    """A 400 for a grammar that cannot be followed, before anything is generated."""
+    """Raise a 400 for a grammar that cannot be followed, before anything is generated."""
     specs = [] if constraint is None else [constraint.grammar]
     if turn.tool_choice != "none":
         specs += [spec for tool in turn.tools if (spec := own_grammar(tool)) is not None]

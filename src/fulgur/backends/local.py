@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fulgur.engine.params import GenerateRequest
     from fulgur.server.config import Model
 
-_ANSWER = 256  # tokens left for a completion that says no other number
+_ANSWER = 256  # tokens left for a completion that sets no limit
 _LONG = 8_192  # characters: longer texts are rendered and encoded on a thread, so that other streams go on
 
 
@@ -96,7 +96,7 @@ class LocalBackend(Backend):
         )
 
     def submit(self, request: GenerateRequest, asked: Turn | Completion) -> EngineGeneration:
-        """Give the engine a request that was made for what was asked."""
+        """Submit to the engine a request that was made for `asked`."""
         return self.engine.generate(request)
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class LocalBackend(Backend):
             raise api_error(error, self.name) from None
 
     async def prompt(self, turn: Turn, *, unfinished: bool = False, thinking: bool = True) -> Prompt:
-        """The turn's tokens; a long text that is not known yet is encoded beside the event loop."""
+        """The turn's tokens; a long text that is not known yet is encoded off the event loop."""
         if edit := edit_item(turn):
             return await asyncio.to_thread(self._edit_prompt, edit)
         extra: dict[str, Any] = {} if thinking and turn.reasoning_effort != "none" else {"enable_thinking": False}
@@ -206,7 +206,7 @@ class LocalBackend(Backend):
         return Prompt(completion.prompt, tokens)
 
     def stop_tokens(self) -> tuple[int, ...]:
-        """For raw prompts: the markers that end an answer, where the model has such."""
+        """For raw prompts: the markers that end an answer, where the model has any."""
         with contextlib.suppress(FulgurError):
             return fim_stop_tokens(self.prompts.tokenizer)
         return ()

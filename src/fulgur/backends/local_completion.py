@@ -1,4 +1,4 @@
-"""A completion at a cursor by a model that knows the edit format: the same prompt and the same gate whoever asks."""
+"""A completion at a cursor by a model that knows the edit format: the same prompt and gate for every caller."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class CursorCompletion(Generation):
-    """The rest of a line is given as far as the model is sure of it, and no further token is made.
+    """Gives the rest of a line as far as the model is sure of it, and generates no further token.
 
-    Where all of it is asked for, the best of several lines is given.
+    Where the whole line is asked for, it gives the best of several.
     """
 
     def __init__(self, backend: LocalBackend, completion: Completion) -> None:
@@ -84,14 +84,14 @@ class CursorCompletion(Generation):
             yield part
 
     def _plain(self) -> bool:
-        """Whether the likeliest line is asked for, and nothing about how it came to be."""
+        """Whether the request wants the likeliest line and nothing else, such as its log-probabilities."""
         sampling, default = self._asked.sampling, self._backend.default_temperature
         others = replace(sampling, max_tokens=None, temperature=None, seed=None)
         greedy = (default if sampling.temperature is None else sampling.temperature) == 0
         return greedy and others == Sampling(stop=["\n"])
 
     async def _searched(self, prompt: CodePrompt, running: LocalGeneration) -> AsyncIterator[Part]:
-        """The best line of several (`text/search.py`); every token that was made for it counts."""
+        """The best line of several (`text/search.py`); every token generated for it counts."""
         written = ""
         async for part in running:
             if isinstance(part, TextDelta):
@@ -109,7 +109,7 @@ class CursorCompletion(Generation):
                 yield part
 
     async def _read_forward(self, prompt: CodePrompt, lines: Collection[str], usage: Usage) -> dict[str, float]:
-        """How likely each line is with the lines that follow it, where there are any and there is a choice."""
+        """The log-probability of each line with the lines that follow it; empty when there are none, or no choice."""
         if not prompt.following or len(lines) < 2:
             return {}
         backend = self._backend

@@ -1,4 +1,4 @@
-"""Between the API's words and the engine's: sampling, log-probabilities, errors, edits."""
+"""Translates between the API and the engine: sampling, log-probabilities, errors, edits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def logprob_object(event: events.Token, token_bytes: Any) -> dict[str, Any]:
     return {**entry(event.token, event.logprob.logprob), "top_logprobs": top}
 
 
-# What the engine process says of a request comes as text; what it is about stands at its start.
+# The engine process reports errors as text; the start of the text tells which parameter it is about.
 _PARAMS = {"the limit is ": "max_output_tokens", "logit_bias ": "logit_bias"}
 
 

@@ -1,4 +1,4 @@
-"""Items to chat messages: what chat templates and Chat Completions servers read."""
+"""Turns items into chat messages, as chat templates and Chat Completions servers read them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def to_messages(turn: Turn, *, developer: bool = False, images: bool = False) ->
 
 
 def _said(conversation: Conversation, *, images: bool) -> list[Message]:
-    """The messages of a conversation. Those of earlier turns are the same objects again: nobody changes them."""
+    """The messages of a conversation. Those of earlier turns are the same objects as before: nobody changes them."""
 
     def more(before: list[Message], part: Conversation) -> list[Message]:
         messages = before.copy()
@@ -67,7 +67,7 @@ def _add(messages: list[Message], item: Item, *, images: bool) -> None:
 
 
 def _assistant(messages: list[Message]) -> Message:
-    """The assistant message that is being put together: what it said, thought and called in one turn."""
+    """The assistant message being assembled: what it said, thought and called in one turn."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -94,7 +94,7 @@ def _content(item: Item) -> str | list[dict[str, Any]]:
 
 
 def _join_systems(messages: list[Message]) -> list[Message]:
-    """Many templates know one system message, at the start: leading ones are joined."""
+    """Join the leading system messages: many templates know only one, at the start."""
     count = 0
     while count < len(messages) and messages[count]["role"] == "system":
         count += 1
@@ -107,7 +107,7 @@ def _join_systems(messages: list[Message]) -> list[Message]:
 def chat_tools(tools: list[Tool], *, strict: bool = False) -> list[dict[str, Any]]:
     """Tools in the Chat Completions form; a custom tool is a function with one text parameter.
 
-    `strict`: the reader is a server, which may enforce a schema; a template would show the word to the model.
+    `strict`: keep the flag, for a server that may enforce a schema; a template would show it to the model.
     """
     return [{"type": "function", "function": _function(tool) | _strict(tool, strict)} for tool in tools]
 

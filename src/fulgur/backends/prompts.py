@@ -1,4 +1,4 @@
-"""Turns to prompt tokens, going on from the tokens of the turn before: a warm turn encodes only what is new."""
+"""Encodes turns as prompt tokens, continuing from those of the turn before: a warm turn encodes only what is new."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fulgur.text.split import detect_format
 from fulgur.text.template import ChatTemplate
 from fulgur.text.tokenizer import Tokenizer
 
-_LIKELY = 5  # characters a token: few texts have more
+_LIKELY = 5  # characters per token: few texts have more
 _PIECE = 32 << 10
 _TEXTS = ("message", "function_call_output", "custom_tool_call_output")
-_MARK = "\U000ffff7"  # private use: stands in a rendering for the place that is looked for
+_MARK = "\U000ffff7"  # private use: marks a place in a rendering
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Prompts:
         return self._go_on(turn.conversation, self._render(turn, unfinished, extra), limit)
 
     def keep(self, conversation: Conversation, prompt: Prompt, answer: str, tokens: list[int]) -> None:
-        """Remember what the model wrote after a prompt: the next turn goes on from these very tokens."""
+        """Remember what the model wrote after a prompt: the next turn continues from these very tokens."""
         conversation.memo[self._key] = [
             prompt,
             Prompt(prompt.text + answer, prompt.tokens + tokens),
@@ -89,7 +89,7 @@ class Prompts:
         return text.partition(_MARK)[0] if at_mark else text
 
     def _ready(self, conversation: Conversation, messages: list[Message]) -> list[Message]:
-        """The messages as the template reads them; those that the turn before had too are not worked on again."""
+        """The messages as the template reads them; those of the turn before are reused."""
         key = self._ready_key
         known: list[tuple[Message, Message]] = next(conversation.recent(key), [])
         same = 0
@@ -102,7 +102,7 @@ class Prompts:
         return [made for _, made in conversation.memo[key]]
 
     def _go_on(self, conversation: Conversation, text: str, limit: int | None) -> Prompt:
-        """Encode, from the longest known beginning on."""
+        """Encode the text after its longest known prefix."""
         known = self._longest(conversation, text)
         if limit is not None:
             self._refuse_too_long(text, len(known.text) if known is not None else 0, limit)
@@ -116,7 +116,8 @@ class Prompts:
         return prompt
 
     def _refuse_too_long(self, text: str, start: int, limit: int) -> None:
-        """Encoding takes seconds and hundreds of bytes a token: a text that cannot fit is found out in pieces."""
+        """Refuse a text that cannot fit, piece by piece: encoding it all takes seconds, and hundreds of bytes a
+        token."""
         if len(text) - start <= _LIKELY * limit + _PIECE:
             return
         tokens = 0
@@ -136,5 +137,5 @@ class Prompts:
 
 
 def with_tail(prompt: Prompt, tail: str, tokenizer: Tokenizer) -> Prompt:
-    """The prompt with the beginning of the answer put into the model's mouth."""
+    """The prompt followed by `tail`, the beginning of the answer."""
     return replace(prompt, text=prompt.text + tail, tokens=prompt.tokens + tokenizer.encode(tail, continuation=True))

@@ -1,4 +1,4 @@
-"""What the scripted backend plays: replies made of steps. The format stands at the top of `scripted.py`."""
+"""What the scripted backend plays: replies made of steps. `scripted.py` describes the format."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ A script is a TOML or JSON file, or the same as objects:
     steps = [{text = "On it."}, {call = "exec_command", arguments = {cmd = "ls"}}, {delay = 0.1}, {tokens = 500},
              {reasoning = "hm"}, {custom = "apply_patch", input = "*** Begin Patch"}, {fail = "the engine died"}]
 
-Without a matching reply it answers with what it was told.
+Without a matching reply it echoes the last user text.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class ScriptedGeneration(Generation):
                 raise FulgurError(step.fail)
             start, kind, text = opening(step)
             if said and kind is TextDelta and text.startswith(said):
-                text, said = text[len(said) :], None  # a message that was begun is gone on with
+                text, said = text[len(said) :], None  # continue a message that was begun
             called |= start is not None
             if start is not None and not self._interrupted():
                 yield start
@@ -218,7 +218,7 @@ class ScriptedGeneration(Generation):
         return self._stopped or bool(self._steers)
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, or less when a cancel or a steer comes."""
+        """Wait; a cancel or a steer ends the wait early."""
         if self._interrupted():
             return
         if seconds <= 0:
@@ -246,7 +246,7 @@ def last_user_text(conversation: Conversation) -> str:
 
 
 def count_conversation(conversation: Conversation) -> int:
-    """About four characters a token."""
+    """An estimate: about four characters a token."""
 
     def more(total: int, part: Conversation) -> int:
         if part.own_size() > _LARGE:  # writing it out would hold up the event loop

@@ -118,7 +118,7 @@ class UpstreamBackend(Backend):
         return ApiError(known, code if known != 502 else "upstream_error", f"'{self.name}': {message}")
 
     def check_model(self, answered: Any) -> None:
-        """The model that answers is the one that was asked, or a dated or shortened name of it."""
+        """Raise a 502 unless the answering model is the one that was asked, or a dated or shortened name of it."""
         if not isinstance(answered, str) or not answered:
             return
         asked, told = self.model_there.lower(), answered.lower()

@@ -79,7 +79,7 @@ def usage_of(usage: dict[str, Any] | None) -> Usage:
 
 
 class Reader:
-    """Chat parts to ours. Tool calls come by index and end when the next begins or the answer does."""
+    """Turns chat chunks into parts. Tool calls come by index and end when the next begins or the answer does."""
 
     def __init__(self, backend: UpstreamBackend, asked: Turn | Completion) -> None:
         self.usage = Usage()

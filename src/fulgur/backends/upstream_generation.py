@@ -1,4 +1,4 @@
-"""One answer of an upstream API, read as server-sent events; a steer stops it and asks again with the partial kept."""
+"""One answer of an upstream API, read as server-sent events; a steer stops it and asks again, keeping the partial."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class UpstreamGeneration(Generation):
                 ) from None
 
     def _turn_round(self, usage: Usage) -> Steered:
-        """What was said stays, the steer follows; the upstream is asked again."""
+        """Keep what was said and append the steer, for the next request to the upstream."""
         assert isinstance(self._asked, Turn)
         said = "".join(self._said)
         partial: list[Item] = [{"type": "message", "role": "assistant", "content": said}] if said else []

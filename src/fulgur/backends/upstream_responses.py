@@ -50,7 +50,7 @@ def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
 
 
 def _item(item: Item) -> Item:
-    """Items as another server can read them: what only this one understands is spelled out."""
+    """The item as another server can read it: what only this one understands is spelled out or left out."""
     kind = item_type(item)
     if kind == "compaction":
         summary = str(unseal(item["encrypted_content"]).get("summary", ""))
@@ -61,7 +61,7 @@ def _item(item: Item) -> Item:
 
 
 class Reader:
-    """Responses events to parts."""
+    """Turns Responses events into parts."""
 
     def __init__(self, backend: UpstreamBackend, turn: Turn) -> None:
         self.usage = Usage()

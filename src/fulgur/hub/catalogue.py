@@ -1,7 +1,7 @@
 """A dozen open coder models: where they are, under which licence, and what a token costs to read.
 
-Sizes are what the shapes give, rounded; `pull` asks the hub for the exact ones. `read_gb` is what one token reads of
-the weights as they are stored (on a GPU), `read_gb_4` after quantising to 4 bits with an 8-bit head (on a CPU).
+Sizes are computed from the shapes, rounded; `pull` asks the hub for the exact ones. `read_gb` is what one token reads
+of the weights as they are stored (on a GPU), `read_gb_4` after quantising to 4 bits with an 8-bit head (on a CPU).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Entry:
     disk_gb: float
     read_gb: float
     read_gb_4: float
-    kv_bytes: int  # a token, in bf16
+    kv_bytes: int  # per token, in bf16
     context: int
     licence: str
     experts: bool
@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def memory_gb_4(self) -> float:
-        """Of the weights in 4 bits: groups of 64 with an fp16 scale, and a margin for the wider head."""
+        """The memory of the weights in 4 bits: groups of 64 with an fp16 scale, and a margin for the wider head."""
         return self.parameters * 0.55
 
 

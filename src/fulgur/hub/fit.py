@@ -1,4 +1,4 @@
-"""Which models fit this machine, and how fast each would be: bytes a token against the bandwidth."""
+"""Which models fit this machine, and how fast each would be: bytes read per token against the bandwidth."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from fulgur.hub.catalogue import CATALOGUE, Entry
 
-# The part of the read bandwidth that decoding reaches: measured on one H200 (docs/gpu.md) and two cores of an EPYC;
-# that of experts on a CPU is a guess until they have been measured. Families of the GPU's general driver have not been
-# measured either: what its graph driver reaches is assumed.
+# The fraction of the read bandwidth that decoding reaches: measured on one H200 (docs/gpu.md) and two cores of an EPYC;
+# that of experts on a CPU is a guess until they have been measured. Families on the GPU's general driver have not been
+# measured either: they are assumed to reach what its graph driver does.
 GPU_DENSE, GPU_EXPERTS = 0.85, 0.62
 GENERAL_DENSE, GENERAL_EXPERTS = 0.7, 0.33
 CPU_DENSE, CPU_EXPERTS = 0.75, 0.60
@@ -22,7 +22,7 @@ class Device:
     """Where a model could run."""
 
     name: str
-    memory_gb: float  # that could be had
+    memory_gb: float  # that is available
     bandwidth_gb_s: float
     gpu: bool
 
@@ -74,7 +74,7 @@ def _on(entry: Entry, device: Device, families: set[str]) -> Fit:
 
 
 def families() -> tuple[set[str], set[str]]:
-    """Those that run on the CPU, and those whose features the GPU engine has."""
+    """The families that run on the CPU, and those whose features the GPU engine has."""
     from fulgur.kernels.cuda.plan import FEATURES
     from fulgur.model.family import FAMILIES
     from fulgur.model.random import tiny_config

@@ -1,4 +1,4 @@
-"""The models that were fetched: folders under `models` in Fulgur's home. One that is not whole is not offered."""
+"""The models that were fetched: folders under `models` in Fulgur's home. Incomplete ones are not offered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def root() -> Path:
 
 
 def fetched() -> list[Fetched]:
-    """Every whole model, by name."""
+    """Every complete model, by name."""
     found = (_read(record.parent) for record in sorted(root().glob(f"*/{RECORD}")))
     return [model for model in found if model is not None]
 
@@ -82,7 +82,7 @@ def writing(part: Path) -> Iterator[None]:
 
 
 def remove(name: str) -> int:
-    """Delete a model, whole or half fetched; the bytes that became free."""
+    """Delete a model, complete or not; returns the bytes that became free."""
     folder, part = root() / name, root() / (name + PART)
     there = [path for path in (folder, part) if path.is_dir() and path.parent == root() and not path.is_symlink()]
     if not there or name in (".", "..") or Path(name).name != name:

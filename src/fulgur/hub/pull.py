@@ -1,7 +1,7 @@
 """Fetching a model from a hub: every file of one revision, resumed where it broke off, checked, then put in place.
 
 A fetch goes into `NAME.part` and is renamed when each file has the size and the checksum that the hub named, so a model
-is here whole or not at all. A second try goes on from the bytes that are there.
+is here whole or not at all. A second try continues from the bytes that are there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fulgur.hub.catalogue import Wanted
 from fulgur.hub.here import PART, RECORD, root
 from fulgur.model import checksums
 
-TRIES = 5  # of a file without a further byte
+TRIES = 5  # of a file without a new byte
 CHUNK = 1 << 18  # bytes that are written at a time
-MARGIN = 1 << 30  # of the disk stays free
-# What a model needs beside its weights. Other formats of the same weights (`original/`, .bin, .pth) are left.
+MARGIN = 1 << 30  # bytes of the disk that stay free
+# What a model needs beside its weights. Other formats of the same weights (`original/`, .bin, .pth) are skipped.
 _BESIDE = (
     *("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"),
     *("*.jinja", "chat_template.json", "*.safetensors.index.json", "LICENSE*", "tekken.json"),
@@ -87,7 +87,7 @@ def plan(wanted: Wanted) -> Plan:
 
 
 def choose(names: list[str], wanted: Wanted) -> set[str]:
-    """The weights (one kind of them) and what stands beside."""
+    """The weights, in one format, and the files that go with them."""
     top = [name for name in names if "/" not in name]
     weights = [name for name in top if name.endswith(".safetensors") and not name.startswith("consolidated")]
     gguf = [name for name in names if name.endswith(".gguf") and "mmproj" not in name.lower()]
@@ -144,10 +144,10 @@ def _fetch(job: Plan, progress: Progress) -> Path:
         _fetch_file(job, file, lambda have, start=before: progress(start + have, job.size))  # type: ignore[misc]
         done += file.size
         progress(done, job.size)
-    shutil.rmtree(job.part / ".cache", ignore_errors=True)  # the hub library's notes about half files
+    shutil.rmtree(job.part / ".cache", ignore_errors=True)  # the hub library's notes on partial files
     files = [{"name": file.name, "size": file.size, "sha256": file.sha256} for file in job.files]
     record = {"repo": job.wanted.repo, "revision": job.revision, "files": files}
-    # All of them lie in one folder; of GGUF files it may be one of the repository's.
+    # All files lie in one folder; for GGUF files it may be a subfolder of the repository.
     checksums.write((job.part / job.files[0].name).parent, [Path(file.name).name for file in job.files])
     (job.part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if job.folder.exists():  # an older revision
@@ -237,7 +237,7 @@ class _Nowhere:
 
 
 def _half(part: Path) -> int:
-    """Bytes of the one file that is only half here."""
+    """The bytes of the one file that is only partly here."""
     return max((path.stat().st_size for path in (part / ".cache").rglob("*.incomplete")), default=0)
 
 
