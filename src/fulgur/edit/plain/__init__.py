@@ -1,4 +1,4 @@
-"""Instructions that spell everything out, read without a model."""
+"""Read instructions that spell everything out, without a model."""
 
 from fulgur.edit.plain.read import core, read
 

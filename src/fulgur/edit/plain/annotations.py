@@ -1,4 +1,4 @@
-"""Types of parameters and results, in the words that people use for them."""
+"""Rules for types of parameters and results, as users word them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hints(match: re.Match[str], place: Place) -> Call | None:
 
 
 def typed(match: re.Match[str], place: Place) -> Call | None:
-    """`a: int, b is str, returns bool`: every part must be one that the function has."""
+    """`a: int, b is str, returns bool`: every name must be a parameter of the function."""
     if place.function is None:
         return None
     given, result = [], ""

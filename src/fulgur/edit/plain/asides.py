@@ -1,4 +1,4 @@
-"""The same instruction in plainer words: without adjectives that only judge, and questions as what they ask for."""
+"""Rephrase an instruction: drop adjectives that only judge, and turn questions into what they ask for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fulgur.edit.plain.place import Place
 from fulgur.edit.refactor.verify import words
 
-# They say what somebody thinks of a thing, not which one it is: "trailing", "legacy" or "odd" may tell two apart.
+# Opinions that do not identify a thing. Words such as "trailing", "legacy" or "odd" may tell two things apart.
 _JUDGING = (
     r"silly|ugly|stupid|annoying|weird|damn|nasty|horrible|awful|terrible|pointless|useless|redundant|unnecessary|"
     r"needless|superfluous|unneeded|confusing|strange|leftover|dumb|hacky|gross|messy|pesky|obsolete"
@@ -69,7 +69,7 @@ _REWRITES: tuple[tuple[str, str], ...] = (
         r"`?(?P<old>\w+)`?(?: builtin)?[,;:.-]+ ?(?:so |just |please )*use (?P<new>\w+)(?: instead)?",
         r"rename \g<old> to \g<new>",
     ),
-    # "l is ambiguous, call it line": the verdict may be any word
+    # "l is ambiguous, call it line": the judgement may be any word
     (
         r"(?:the )?(?:variable |parameter |arg |argument |name )?`?(?P<old>[A-Za-z_]\w*)`? (?:is|isn'?t|shadows|hides|"
         r"sounds|looks|reads)(?: (?:an?|the|so|too|very|not|way|really|rather|quite))*(?: [a-z-]+){0,3}(?: name)?"
@@ -109,17 +109,17 @@ _COMPILED = [(re.compile(pattern, re.IGNORECASE | re.DOTALL), new) for pattern, 
 
 
 def plainer(said: str, place: Place) -> Iterator[str]:
-    """Other ways to say the same, each as a whole; none when there is nothing to leave out."""
+    """Other wordings of the whole instruction; none when nothing can be dropped or rephrased."""
     text = said.rstrip(".!")
     for pattern, new in _COMPILED:
         if match := pattern.fullmatch(text):
             yield match.expand(new)
     if re.search(r"[\"']", text):
-        return  # a text is written as it is said
+        return  # quoted text must stay as it is
     known = set(words(place.region))
 
     def left_out(match: re.Match[str]) -> str:
-        # A word of the code may be the name of what is meant.
+        # A word that occurs in the code may name the thing that is meant.
         kept = (match["one"] or match["two"]) in known
         return match[0] if kept else f"{match[1] or match[3]} "
 

@@ -1,4 +1,4 @@
-"""What names are set to: values, versions, switches, items of a list, constants and variables made of a literal."""
+"""Rules for what names are set to: values, versions, switches, list items, constants and extracted variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.text.edit_format import Call
 
 
 def _names(value: str) -> set[str]:
-    """The names that an expression needs, without those that it gives a value itself."""
+    """The names that an expression needs, without those that it binds itself."""
     nodes = list(ast.walk(ast.parse(value, mode="eval")))
     own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -29,9 +29,9 @@ def set_value(match: re.Match[str], place: Place) -> Call | None:
     if value.isidentifier() and value not in {*words(place.file), *dir(builtins)}:
         return None  # another name, not a value
     if name in place.parameters() and name not in words(value):
-        return None  # its default
+        return None  # the default of the parameter is meant
     if filled(name, place.region):
-        return None  # what fills it would have to go
+        return None  # the code that fills it would have to go too
     return Call("set_value", (name, value))
 
 
@@ -79,7 +79,7 @@ def value_or_default(match: re.Match[str], place: Place) -> Call | None:
     name, value = match["name"], known_value(match["value"], place)
     pattern = rf"^\s*(?:self\.)?{re.escape(name)}(?: ?:[^=\n]+)?\s*=[^=]"
     if filled(name, place.region) or name not in assigned(place):
-        return None  # an argument on a line of its own looks like an assignment
+        return None  # a keyword argument on its own line looks like an assignment
     if value is None or name in place.parameters() or len(re.findall(pattern, place.region, re.MULTILINE)) != 1:
         return None
     old = match.groupdict().get("old")
@@ -94,7 +94,7 @@ def literal_constant(match: re.Match[str], place: Place) -> Call | None:
     """A literal, or a local variable that is one, as a constant of the module."""
     value, name = match["value"].strip("`"), match["name"]
     if re.search(r"\bclass const", match[0], re.IGNORECASE):
-        return None  # of the class, and not of the module
+        return None  # a constant of the class, not of the module
     last = value.split()[-1] if value.split() else ""
     for text in (value, last):
         try:

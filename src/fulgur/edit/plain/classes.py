@@ -1,4 +1,4 @@
-"""Classes: their members, their bases, and the methods that follow from their attributes."""
+"""Rules for classes: their members, their bases, and the methods that follow from their attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.text.edit_format import Call
 
 
 def member(match: re.Match[str], place: Place) -> Call | None:
-    """`delete fetch`, of a class that was named: its method."""
+    """`delete fetch`, where the target is a class: its method."""
     tree, name = place.tree, match["name"]
     owner = place.symbol if isinstance(place.symbol, ast.ClassDef) else None
     found = [n for n in owner.body if isinstance(n, FUNCTIONS) and n.name == name] if owner and tree else []
@@ -34,8 +34,8 @@ def without_base(match: re.Match[str], place: Place) -> Call | None:
 
 
 def special(match: re.Match[str], place: Place) -> Call | None:
-    """`add a __repr__ showing name and size`: attributes by their names; without any, those that follow from the
-    constructor."""
+    """`add a __repr__ showing name and size`: with the named attributes; without names, with those that follow from
+    the constructor."""
     owner, method = place.symbol, match["method"].strip("`()").lower()
     if not isinstance(owner, ast.ClassDef):
         return None
@@ -54,8 +54,8 @@ def special(match: re.Match[str], place: Place) -> Call | None:
 
 
 def _usual(owner: ast.ClassDef, method: str, known: list[str]) -> list[str]:
-    """What a method is about when nobody says it: slots of all attributes, a hash of what is compared, else what the
-    constructor is given. Nothing where a base may have more of it."""
+    """The default attributes of a method: all of them for slots, the compared ones for a hash, else those that the
+    constructor takes. Empty if a base class may have more."""
     if method == "__slots__":
         return known
     if method == "__hash__":

@@ -1,4 +1,4 @@
-"""Functions, classes and imports as a whole: deleted, moved, inlined, made async, derived, decorated, documented."""
+"""Rules for whole functions, classes and imports: delete, move, inline, make async, derive, decorate, document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.text.edit_format import Call
 
 
 def docstring(match: re.Match[str], place: Place) -> Call | None:
-    """A text in quotes, after a colon, or a sentence; "a docstring to load" is for a model."""
+    """A quoted text, a text after a colon, or a sentence; "a docstring to load" needs a model."""
     text = match[2].strip()
     if not (match[1] or text[:1] in "\"'`" or re.fullmatch(r"[A-Z].*\.", text, re.DOTALL)):
         return None
@@ -28,7 +28,7 @@ def delete(match: re.Match[str], place: Place) -> Call | None:
 
 
 def delete_kind(match: re.Match[str], place: Place) -> Call | None:
-    """`delete the function`: the only one of the region, or the one that was named."""
+    """`delete the function`: the only one of the region, or the named one."""
     node = place.symbol
     kinds = (ast.ClassDef,) if match["kind"].lower() == "class" else FUNCTIONS
     known = isinstance(node, kinds) and match["name"] in (None, node.name)
@@ -42,23 +42,23 @@ def base(match: re.Match[str], place: Place) -> Call | None:
         return None
     bases = [ast.unparse(found) for found in node.bases]
     if new and not old and bases not in ([], ["object"]) and not _narrower(new, bases):
-        return None  # instead of that base, or beside it?
+        return None  # unclear: replace the base, or add to it?
     return Call("change_base", (node.name, new, *((old,) if old else ())))
 
 
 def _narrower(new: str, bases: list[str]) -> bool:
-    """Whether a builtin class is a kind of the only base, which then gives way to it."""
+    """Whether a builtin class is a subclass of the only base, and so replaces it."""
     one, two = getattr(builtins, new, None), getattr(builtins, bases[0], None) if len(bases) == 1 else None
     return isinstance(one, type) and isinstance(two, type) and issubclass(one, two)
 
 
 def function_of_lines(match: re.Match[str], place: Place) -> Call | None:
-    """The lines that were named; a whole function or class is not meant."""
+    """Extract the named lines, unless they begin with a function or class."""
     return None if re.match(r"\s*(?:@|(?:async )?def |class )", place.region) else Call("extract_function", (match[1],))
 
 
 def move(match: re.Match[str], place: Place) -> Call | None:
-    """`move NAME to MODULE`, for what the file defines at its top."""
+    """`move NAME to MODULE`, for a name that the file defines at module level."""
     name, target = match["name"], match["target"]
     defined = rf"^(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=\n]+)? = " if name else ""
     if not name:
@@ -96,7 +96,7 @@ def imports(match: re.Match[str], place: Place) -> Call | None:
         return None
     good = len(parsed) == 1 and isinstance(parsed[0], (ast.Import, ast.ImportFrom))
     if good and isinstance(parsed[0], ast.Import) and parsed[0].names[0].name in words(place.file):
-        return None  # another name for something that is imported already
+        return None  # it may be meant as another name for an existing import
     return Call("add_import", tuple(match[1].split())) if good else None
 
 

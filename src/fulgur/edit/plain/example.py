@@ -1,6 +1,6 @@
-"""An instruction that is the code as it should read: `total += price`, `x if y else None`, `use a in (1, 2)`.
+"""Instructions that are the resulting code: `total += price`, `x if y else None`, `use a in (1, 2)`.
 
-Ways to write the same are tried one after the other; one that makes this code of what stands there is what was meant.
+Refactorings that only rewrite code in another style are tried in turn; the one that produces this code is meant.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fulgur.edit.refactor.source import Edit, Unusable, apply_edits, parse_regio
 from fulgur.edit.refactor.verify import words
 from fulgur.text.edit_format import Call
 
-# They make one edit for each place, so that the one that is meant can be made alone.
+# These make independent edits, so that one of them can be applied alone.
 _EACH = """augmented_assignment use_in use_isinstance use_truthiness use_or is_none not_in chain_comparison use_literal
 drop_keys direct_attribute use_fstring modern_super merge_isinstance"""
-# Their edits belong together.
+# The edits of these belong together.
 _TOGETHER = """use_ternary use_dict_get and_or use_any_all return_condition use_items use_comprehension use_generator"""
 _SAID = re.compile(
     r"(?:(?:just|simply|use|write|should be|prefer|better:?|can be|could be|why not|make it|do|simplify (?:it )?to|"
@@ -31,7 +31,7 @@ _SAID = re.compile(
 
 
 def by_example(said: str, place: Place) -> Call | None:
-    """The change that makes the code which the instruction spells out; None where it is not one place, or no such."""
+    """The change that produces the code in the instruction; None if there is no such change, or more than one."""
     match = _SAID.fullmatch(said.strip())
     wanted = _dump(match["code"]) if match else None
     if match is None or wanted is None or _times(wanted, place.region) or (piece := _piece(place.region)) is None:
@@ -39,18 +39,18 @@ def by_example(said: str, place: Place) -> Call | None:
     found = {made for name in f"{_EACH} {_TOGETHER}".split() if (made := _made(piece, name, wanted)) is not None}
     call = _as_text(place.region, found.pop()) if len(found) == 1 else None
     if call is not None and match["name"] and match["name"] not in words(" ".join(call.args)):
-        return None  # "for x", and this is something else
+        return None  # the instruction says "for x", but the change is about something else
     return call
 
 
 def makes(place: Place, name: str, said: str) -> bool:
-    """Whether this refactoring makes exactly the code that is said."""
+    """Whether this refactoring produces exactly the code in the instruction."""
     wanted, piece = _dump(said), _piece(place.region)
     return wanted is not None and piece is not None and _made(piece, name, wanted) is not None
 
 
 def _piece(region: str) -> Piece | None:
-    """Parsed once for all that is tried on it."""
+    """The region, parsed once for all refactorings that are tried; None where it cannot be parsed."""
     try:
         return Piece(region)
     except (Unusable, ValueError, IndexError, RecursionError):
@@ -58,8 +58,9 @@ def _piece(region: str) -> Piece | None:
 
 
 def _dump(text: str) -> str | None:
-    """The tree of one statement or expression that says something; None for a word or two of English. Of an `if` or
-    `while` it is the condition."""
+    """The dump of one nontrivial statement or expression; None for a word or two of English.
+
+    For an `if` or `while`, that of the condition."""
     text = re.sub(r"^(?:if|elif|while) (?=.)", "", text.strip().rstrip(":"))
     try:
         body = ast.parse(text).body
@@ -74,8 +75,8 @@ def _dump(text: str) -> str | None:
 
 
 def _times(wanted: str, region: str) -> int:
-    """How often the region has this code."""
-    kind = wanted.partition("(")[0]  # most nodes need not be looked at
+    """How often the region contains this code."""
+    kind = wanted.partition("(")[0]  # skip nodes of other types
     try:
         nodes = [node for node in ast.walk(parse_region(region)) if type(node).__name__ == kind]
         return sum(ast.dump(node) == wanted for node in nodes)
@@ -84,7 +85,7 @@ def _times(wanted: str, region: str) -> int:
 
 
 def _made(piece: Piece, name: str, wanted: str) -> str | None:
-    """The region after the one change of this refactoring that makes the code; None where it makes it twice."""
+    """The region after the one change of this refactoring that produces the code; None for no or several results."""
     try:
         edits = LOCAL[name][2](piece, ())
     except (RefactorError, Unusable, ValueError, IndexError, RecursionError):
@@ -106,7 +107,7 @@ def _applied(piece: Piece, edits: list[Edit]) -> str | None:
 
 
 def _as_text(before: str, after: str) -> Call | None:
-    """The difference as one exact replacement, with as many lines around it as it takes to mean this place."""
+    """The difference as one exact replacement, with as many surrounding lines as make it unique."""
     start = 0
     while start < min(len(before), len(after)) and before[start] == after[start]:
         start += 1
@@ -123,7 +124,7 @@ def _as_text(before: str, after: str) -> Call | None:
         further = before.find("\n", stop + 1)
         stop = len(before) if further < 0 else further
     new = after[start : len(after) - (len(before) - stop)]
-    # What is shown begins with the code, where this alone means the place.
+    # Omit the indentation if the text is unique without it.
     margin = len(before[first:]) - len(before[first:].lstrip(" \t"))
     bare = before[start + margin : stop]
     if (

@@ -1,4 +1,4 @@
-"""One thing for another of its kind: a sign, an exception, a docstring, brackets, an entry, a misspelt word."""
+"""Rules that replace a thing by another of its kind: operator, exception, docstring, literal, entry, misspelt word."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MADE = {"an empty string": '""', "an empty list": "[]", "an empty dict": "{}", 
 
 
 def operator(match: re.Match[str], place: Place) -> Call | None:
-    """`use >= instead of >`: where the region has one such comparison."""
+    """`use >= instead of >`, if the region has one such comparison."""
     old, new = match["old"].strip("`"), match["new"].strip("`")
     found = [
         sign
@@ -53,7 +53,7 @@ def kind_of_literal(match: re.Match[str], place: Place) -> Call | None:
 
 
 def entry(match: re.Match[str], place: Place) -> Call | None:
-    """`set accept to "html" in HEADERS`: a key that the dictionary has."""
+    """`set accept to "html" in HEADERS`, for an existing key of the dictionary."""
     name, value = match["name"], code(match["value"])
     keys = [
         ast.unparse(key)
@@ -77,7 +77,7 @@ def made_value(match: re.Match[str], place: Place) -> Call | None:
 
 
 def misspelt(match: re.Match[str], place: Place) -> Call | None:
-    """`typo transaltion`: the word of the file that it is one slip away from."""
+    """`typo transaltion`: replaced by the word of the file that is one slip away."""
     word = match["word"]
     near = {w for w in re.findall(r"[A-Za-z]{4,}", place.file) if one_slip(word.lower(), w.lower())}
     fitting = sorted(w for w in near if w[0].isupper() == word[0].isupper())
@@ -91,7 +91,7 @@ _BROAD = r"(bare )?(except( Exception)?|exception|handler|clause)( clause)?"
 
 
 def misspelt_there(match: re.Match[str], place: Place) -> Call | None:
-    """`fix the spelling of recieve`; after "in" a name of the code is where the typo is, and not the typo."""
+    """`fix the spelling of recieve`; a name of the code after "in" is the place of the typo, not the typo."""
     if match["where"] == " in" and match["word"] in identifiers(place.file):
         return None
     return misspelt(match, place) if match["word"].lower() not in _PLACES else None

@@ -1,4 +1,4 @@
-"""Conditions as people write them ("size is negative", "other is not a Version"), and the guards they ask for."""
+"""Conditions as users word them ("size is negative", "other is not a Version"), and the guards they ask for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ISNT = r"(?:is not|isn'?t|is ?n[o']t|not)"
 
 
 def condition(text: str, place: Place, *, holds: bool = True) -> str | None:
-    """The test that these words ask for, of parameters only; `holds` False: its opposite."""
+    """The test that these words describe, for parameters only; `holds` False: its opposite."""
     text = text.strip().strip("`")
     a_type = r"(?:an? )?(?:instance of )?(?:an? )?([A-Za-z_][\w.]*)(?: instance)?"
     match = re.fullmatch(rf"{N}(?:'s)? {ISNT} {a_type}", text)
@@ -89,7 +89,7 @@ def _of(name: str, test: str, place: Place) -> str | None:
 
 
 def _for_optional(test: str, place: Place) -> str:
-    """`size < 0` is an error for a parameter that may be None: it is tested first."""
+    """The test, preceded by `is not None` for parameters that may be None: `None < 0` is an error."""
     values = defaults_of(place)
     optional = [n for n, value in values.items() if isinstance(value, ast.Constant) and value.value is None]
     for argument in parameters(place.function) if place.function is not None else []:
@@ -102,7 +102,7 @@ def _for_optional(test: str, place: Place) -> str:
 
 
 def raising(kind: str, test: str, place: Place) -> Call | None:
-    """The guard that raises; what it says of None and of empty values is the refactoring's own wording."""
+    """The guard that raises; for None and empty values the refactoring words the message."""
     if not (kind.split("(")[0].rpartition(".")[2][:1].isupper() and code(kind)):
         return None
     if match := re.fullmatch(r"(\w+) is None", test):
@@ -113,7 +113,7 @@ def raising(kind: str, test: str, place: Place) -> Call | None:
 
 
 def own_returns(function: ast.AST) -> Iterator[ast.Return]:
-    """The returns of a function, without those of functions inside it."""
+    """The returns of a function, without those of nested functions."""
     for node in ast.iter_child_nodes(function):
         if isinstance(node, ast.Return):
             yield node
@@ -122,7 +122,7 @@ def own_returns(function: ast.AST) -> Iterator[ast.Return]:
 
 
 def guard(*, holds: bool = True) -> Rule:
-    """`raise KIND if CONDITION`, or with `holds` False: unless."""
+    """`raise KIND if CONDITION`, or `unless` with `holds` False."""
 
     def rule(match: re.Match[str], place: Place) -> Call | None:
         if place.function is None or (test := condition(match["condition"], place, holds=holds)) is None:
@@ -145,7 +145,7 @@ def return_guard(*, holds: bool = True) -> Rule:
         said = re.sub(r"\s*\b(?:early|immediately|right away)\b", "", match["value"]).strip().strip("`")
         if said.lower() in ("", "nothing"):
             values = [node.value for node in own_returns(place.function) if node.value is not None]
-            # Where other returns give something, returning nothing is not what is meant; None for None is.
+            # If other returns have values, a bare return is meant only for None.
             bare = said or test.endswith(" is None") or not [v for v in values if ast.unparse(v) != "None"]
             return Call("return_if", (test,)) if bare else None
         value = _VALUES.get(said.lower()) or code(said)
@@ -173,11 +173,11 @@ def must(match: re.Match[str], place: Place) -> Call | None:
 
 
 def for_kind(match: re.Match[str], place: Place) -> Call | None:
-    """`return 0 for None`: of the only parameter, or the one that a guard tests for it already."""
+    """`return 0 for None`: for the only parameter, or the one that a guard already tests for None."""
     own = [name for name in place.parameters() if name not in ("self", "cls")]
     state, _, said = match["condition"].partition(" ")
     if said.lower() in ("string", "strings", "list", "lists", "dict", "dicts", "values", "value", "input", "inputs"):
-        return None  # any of this kind, and not the parameter that happens to be called so
+        return None  # a kind of value, not the parameter that happens to have this name
     named = [name for name in own if said and said.lower() in (name.lower(), f"{name.lower()}s")]
     tested = [name for name in own if re.search(rf"\bif {name} is None:", place.region) and not said]
     one = named or (tested if len(tested) == 1 else own)

@@ -1,4 +1,4 @@
-"""What linters and reviewers ask for in a few words: one isinstance, no `as e`, one import a line, `while True`."""
+"""Rules for short requests of linters and reviewers: one isinstance, no `as e`, one import a line, `while True`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def exception_name(match: re.Match[str], place: Place) -> Call | None:
 
 
 def keyword_value(match: re.Match[str], place: Place) -> Call | None:
-    """`bump stacklevel to 3`: a number or text that one call of the region is given by this name, and nothing else of
-    this name that could be meant."""
+    """`bump stacklevel to 3`: a constant that exactly one call of the region passes by this name, if nothing else has
+    the name."""
     name, value = match["name"], code(match["value"])
     if value is None or place.tree is None or name in {*bound(place), *place.parameters()}:
         return None
@@ -43,7 +43,7 @@ def keyword_value(match: re.Match[str], place: Place) -> Call | None:
 
 
 def local_as_parameter(match: re.Match[str], place: Place) -> Call | None:
-    """`make dirname a parameter, default '.'`: a local that is set to this value."""
+    """`make dirname a parameter, default '.'`, for a local that is set to this value."""
     name, said = match["name"], match.groupdict().get("value")
     if place.function is None or name in place.parameters() or name not in bound(place):
         return None
@@ -93,7 +93,7 @@ def _kind(said: str) -> str:
 
 
 def parentheses(match: re.Match[str], place: Place) -> Call | None:
-    """`the parens around is_header`: what stands in one pair of them, and is no argument of a call."""
+    """`the parens around is_header`, if this code is in parentheses once, and not as the argument of a call."""
     text = match["code"].strip("`")
     found = re.findall(rf"((?:\b(?:if|while|return|elif|in|not|and|or)|=) *)(\({re.escape(text)}\))", place.region)
     if len(found) != 1 or place.region.count("".join(found[0])) != 1:
@@ -103,7 +103,7 @@ def parentheses(match: re.Match[str], place: Place) -> Call | None:
 
 
 def replaced_expression(match: re.Match[str], place: Place) -> Call | None:
-    """`` `out or ''` is redundant, just out ``: one expression for another, where it stands once."""
+    """`` `out or ''` is redundant, just out ``: one expression for another that occurs once."""
     old, new = code(match["old"]), code(match["new"])
     names = set(re.findall(r"[A-Za-z_]\w*", new or ""))
     if not old or not new or old == new or names - set(re.findall(r"\w+", old)):
@@ -113,7 +113,7 @@ def replaced_expression(match: re.Match[str], place: Place) -> Call | None:
 
 
 def iterated(match: re.Match[str], place: Place) -> Call | None:
-    """`iterate over f directly, no readlines`: the file that the region reads the lines of."""
+    """`iterate over f directly, no readlines`, for a file whose lines the region reads."""
     said = match.groupdict().get("file")
     if said and said.lower() not in ("file", "handle", "it") and not place.has(f"{said}.readlines()"):
         return None
@@ -121,7 +121,7 @@ def iterated(match: re.Match[str], place: Place) -> Call | None:
 
 
 def one_import_a_line(match: re.Match[str], place: Place) -> Call | None:
-    """Every line that imports several modules; where the modules are named, these have to be the only ones."""
+    """Split every line that imports several modules; if modules are named, there must be only that line."""
     said = match.groupdict().get("names")
     lines = re.findall(r"^\s*import ([\w., ]+,[\w., ]+?)\s*$", place.file, re.MULTILINE)
     if said and [re.split(r"\s*,\s*", line) for line in lines] != [re.split(r"\s*,\s*", said.strip())]:

@@ -1,4 +1,4 @@
-"""Parameters: new ones, those that replace a literal of the body, and defaults as people write texts."""
+"""Rules for parameters: new ones, those that replace a literal of the body, and defaults in users' words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def handed_on(match: re.Match[str], place: Place) -> Call | None:
 
 
 def for_literal(match: re.Match[str], place: Place) -> Call | None:
-    """`turn the hard-coded 10 into a parameter limit`: a literal that the body has once."""
+    """`turn the hard-coded 10 into a parameter limit`, for a literal that occurs once in the body."""
     if place.function is None:
         return None
     said, default = match["literal"].strip(), match.groupdict().get("value")
@@ -80,7 +80,7 @@ def typed_default(match: re.Match[str], place: Place) -> Call | None:
 
 
 def all_keyword_only(match: re.Match[str], place: Place) -> Call | None:
-    """`make both args keyword-only`: as many as there are."""
+    """`make both args keyword-only`, if the function has that many parameters."""
     own = [name for name in place.parameters() if name not in ("self", "cls")]
     counted = {"both": 2, "all": len(own), "all the": len(own), "everything": len(own)}[match["how"].lower()]
     return Call("keyword_only", (place.function.name, *own)) if place.function and counted == len(own) > 0 else None

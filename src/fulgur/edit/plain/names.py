@@ -1,4 +1,4 @@
-"""Renames in other words: of the place itself ("rename to load"), or as a complaint ("f is a bad name, use file")."""
+"""Rules for renames: of the target itself ("rename to load"), or as a complaint ("f is a bad name, use file")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORSE = r"(?:\w+ ){0,3}?"
 
 
 def bound(place: Place) -> set[str]:
-    """What the region gives a name: parameters, variables, functions, classes, attributes of self."""
+    """The names that the region binds: parameters, variables, functions, classes, and attributes that it sets."""
     found: set[str] = set()
     for node in ast.walk(place.tree) if place.tree is not None else ():
         if isinstance(node, ast.arg):
@@ -40,9 +40,9 @@ def rename(match: re.Match[str], place: Place) -> Call | None:
     if last not in words(place.file) or not new.isidentifier() or last == new or keyword.iskeyword(last):
         return None
     if place.tree is not None and place.has(last) and last not in identifiers(place.file):
-        return None  # a word of a comment or a text
+        return None  # a word in a comment or a string
     if hasattr(builtins, last) and "." not in old and not re.search(rf"\b{last}\b *[,:=)]|def {last}\b", place.region):
-        return None  # another exception or function, not another name for it
+        return None  # another exception or function is meant, not a rename
     return Call("rename", (old, new))
 
 
@@ -55,24 +55,24 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
 
 
 def itself(match: re.Match[str], place: Place) -> Call | None:
-    """The function or class that was named on the command line gets another name."""
+    """Rename the function or class that the target is."""
     new, node = match["new"], place.symbol
     whole = re.match(r"\s*(?:@|(?:async )?def |class )", place.region)
     kind = (match.groupdict().get("kind") or "").lower()
     if kind.startswith("class") != isinstance(node, ast.ClassDef) and kind:
         return None
     if kind and kind not in ("class", "function", "func", "fn", "method", "name"):
-        return None  # which of its variables?
+        return None  # it is unclear which of its variables
     if not whole or node is None or not (kind or place.part) or not _new_name(new, place):
         return None
     if not re.search(r"\b(?:to|as|into|it|this|that|called|named)\b|[-=]>|→", match[0]) and "_" not in new:
-        return None  # "rename everything"
+        return None  # "rename everything" gives no new name
     owner = _owner(place, getattr(node, "name", ""))
     return Call("rename", (f"{owner}.{node.name}" if owner else node.name, new))
 
 
 def _owner(place: Place, name: str) -> str:
-    """The class of a method, whose region does not show it: needed where other classes have a method of the name."""
+    """The class of a method, if the file defines more than one method of this name; else empty."""
     if not place.region[:1].isspace():
         return ""
     at = place.file.find(place.region)
@@ -82,26 +82,26 @@ def _owner(place: Place, name: str) -> str:
 
 
 def complaint(match: re.Match[str], place: Place) -> Call | None:
-    """A name that the region binds, and a new one that nobody has."""
+    """Rename a name that the region binds to a new one that nothing has."""
     old, new = match["old"], match["new"]
     return Call("rename", (old, new)) if old in bound(place) and _new_name(new, place) else None
 
 
 def spelled(match: re.Match[str], place: Place) -> Call | None:
-    """A name of the file, and any other."""
+    """Rename a word of the file to any other identifier."""
     old, new = match["old"], match["new"]
     return Call("rename", (old, new)) if old in words(place.file) and new.isidentifier() and old != new else None
 
 
 def change(match: re.Match[str], place: Place) -> Call | None:
-    """`change tax to tax_rate`: only where the new name tells itself by its shape."""
+    """`change tax to tax_rate`: only if the new name is recognisable as a name."""
     old, new = match["old"], match["new"]
     alike = old.lower() in new.lower() or new.lower() in old.lower() or "_" in new
     return complaint(match, place) if alike else None
 
 
 def attribute(match: re.Match[str], place: Place) -> Call | None:
-    """`rename self.a to self.b`: of the class that was named, else of the only one that has it."""
+    """`rename self.a to self.b`: in the class that is the target, else in the nearest class above."""
     old, new = match["old"], match["new"]
     known, taken = (re.search(rf"\bself\.{re.escape(name)}\b", place.file) for name in (old, new))
     if not known or taken or not new.isidentifier():
@@ -114,7 +114,7 @@ def attribute(match: re.Match[str], place: Place) -> Call | None:
 
 
 def private(match: re.Match[str], place: Place) -> Call | None:
-    """`make it private`, of the function or class that was named."""
+    """`make it private`, for the function or class that is the target."""
     name = getattr(place.symbol, "name", "") if place.part else ""
     public = match["how"].lower() == "public"
     if not name or not re.match(r"\s*(?:@|(?:async )?def |class )", place.region) or name.startswith("_") != public:

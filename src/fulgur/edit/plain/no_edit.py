@@ -1,6 +1,6 @@
-"""Instructions that ask for no change of code: a file deleted, moved or run, an edit undone, nothing named at all.
+"""Instructions that ask for no change of code: delete, move or run a file, undo an edit, or nothing specific.
 
-Each is answered with what can be done instead. No model is asked: it would guess at an edit.
+Each is answered with what the user can do instead. No model is queried, because it would guess at an edit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fulgur.text.edit_format import Call
 
 @dataclass(frozen=True)
 class NoEditMeant(Call):
-    """Stands where a call would: `why` there is no edit to make."""
+    """Takes the place of a call; `why` says why there is no edit to make."""
 
     why: str = ""
 
@@ -38,7 +38,7 @@ _LAST = (
     r"(?:(?:the|my|your|that|this|all) )*(?:(?:last|latest|previous|recent) )?(?:edit|change|commit|modification)s?|"
     r"(?:to )?(?:the )?(?:last|previous) (?:version|state|commit)"
 )
-# How, and from where: it names nothing more.
+# Adverbs and places that name nothing specific.
 _HOW = (
     r"(?:[ ,]*(?:completely|entirely|altogether|totally|again|now|up|away|(?:in|from|of) (?:it|this|here)|"
     r"from (?:the )?(?:disk|project|repo|repository|folder|git)))*"
@@ -53,7 +53,7 @@ NO_FILES_MOVED = (
 CHANGES_ONLY = "the editor changes code and does nothing else; the shell does, and so can an agent with tools"
 FORMATTER = "the editor formats no files; a formatter does, such as `ruff format {}`"
 UNDOES = "`fulgur edit --undo` takes the last written edit back, and so does `/undo` in a session"
-# Verbs, what may stand behind the file, and what is said.
+# Verbs, what may follow the file, and the answer.
 _OF_FILES = (
     (DELETE, _AND, "the editor deletes and empties no files; `rm {}` does, and so can an agent with tools"),
     (MOVE, _TO, NO_FILES_MOVED),
@@ -63,7 +63,7 @@ _OF_FILES = (
     (FORMAT, _TO, FORMATTER),
     (UNDO, "", UNDOES),
 )
-# Verbs, what they are said of, and what is said then.
+# Verbs, their objects, and the answer.
 _OF_ALL = (
     (RUN, rf"{_IT}|{_FUNCTION}|{_TESTS}", CHANGES_ONLY),
     (FORMAT, rf"{_IT}|{_FUNCTION}", FORMATTER),
@@ -72,7 +72,7 @@ _OF_ALL = (
 
 
 def bare(said: str) -> bool:
-    """Whether words name nothing to change: a verb alone, or one with "the file" behind it."""
+    """Whether words name nothing to change: a bare verb, or one followed by "the file"."""
     behind = _behind(VAGUE, said)
     return behind is not None and _BARE.fullmatch(behind) is not None
 
@@ -102,19 +102,19 @@ def no_edit(said: str, path: str = "", place: Place = _NOWHERE) -> str | None:
 
 
 def _behind(verbs: str, said: str) -> str | None:
-    """What stands behind one of these verbs; None where the words begin in another way."""
+    """The text after one of these verbs; None if the words begin otherwise."""
     match = re.match(rf"(?:{verbs})(?=\s|$)", said, re.IGNORECASE)
     return said[match.end() :].strip() if match else None
 
 
 def _of(things: str, verbs: str, said: str) -> bool:
-    """Whether words are one of these verbs and one of these things."""
+    """Whether words consist of one of these verbs and one of these things."""
     behind = _behind(verbs, said)
     return behind is not None and re.fullmatch(rf"(?:{things}){_HOW}", behind, re.IGNORECASE) is not None
 
 
 def _file(said: str, verbs: str, more: str, path: str, place: Place) -> str:
-    """The name of the file that words say one of these verbs of, or nothing. `more` is what may follow."""
+    """The name of the file that follows one of these verbs, or an empty text. `more` is what may follow the file."""
     match = _FILE.fullmatch(_behind(verbs, said) or "")
     if match is None or not match[0]:
         return ""
@@ -123,7 +123,7 @@ def _file(said: str, verbs: str, more: str, path: str, place: Place) -> str:
     if _path(name, path, place):
         tail = f"{',' if first.endswith(',') else ''}{space}{after}"
     elif not kind or (place.named and place.region != place.file) or re.search(rf"\b{kind}\b", place.file):
-        return ""  # a `file` of the code may be meant
+        return ""  # a `file` in the code may be meant
     else:
         name, tail = PurePosixPath(path).name or "FILE", f" {match['rest']}".rstrip()
     return name if re.fullmatch(rf"{_HOW}{more}", tail, re.IGNORECASE) else ""

@@ -1,4 +1,4 @@
-"""Parameters and arguments: a new one, one that goes, defaults, what is passed by name."""
+"""Rules for parameters and arguments: new ones, removed ones, defaults, arguments passed by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def remove_parameter(match: re.Match[str], place: Place) -> Call | None:
 
 
 def known_value(text: str, place: Place) -> str | None:
-    """A value as it is written in code, all of whose names are known; English is not one."""
+    """A value in code whose names are all known; None for English words."""
     found = code(text)
     if found is None or re.fullmatch(r"[a-z_]+", found):
         return None
@@ -46,7 +46,7 @@ def known_value(text: str, place: Place) -> str | None:
 
 
 def parameter_default(match: re.Match[str], place: Place) -> Call | None:
-    """Another default, or the first one for a parameter that has none."""
+    """Change the default of a parameter, or add one if there is none."""
     name, value = match["name"], known_value(match["value"], place)
     function = _taking(name, place)
     if value is None or function is None or name in words(value):
@@ -58,15 +58,15 @@ def parameter_default(match: re.Match[str], place: Place) -> Call | None:
     ):
         return None
     if known is None and re.match(r"(?i)bump|increase|decrease|raise|lower|reduce|update", match[0]):
-        return None  # there is nothing yet that could go up or down
+        return None  # there is no value yet to increase or decrease
     where = (f"@{function.name}",) if place.function is None else ()
     if where and any(word.lower() == name.lower() != word for word in bound(place)):
-        return None  # or the constant
+        return None  # the constant may be meant
     return Call("change_default" if known is not None else "add_default", (*where, name, value))
 
 
 def _taking(name: str, place: Place) -> Function | None:
-    """The function of the region that has this parameter; in a class the only one."""
+    """The only function of the region that has this parameter."""
     tree = place.tree
     functions = (
         [place.function] if place.function else [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)] if tree else []
@@ -76,7 +76,7 @@ def _taking(name: str, place: Place) -> Function | None:
 
 
 def optional(match: re.Match[str], place: Place) -> Call | None:
-    """`make NAME optional`: None when it is left out."""
+    """`make NAME optional`: the default becomes None."""
     name = match["name"]
     required = name in place.parameters() and name not in defaults_of(place)
     return Call("add_default", (name, "None")) if required else None
@@ -101,7 +101,7 @@ def pass_keyword(match: re.Match[str], place: Place) -> Call | None:
         and "=" not in match[0]
         and match["name"] not in ("encoding", "errors", "newline", "timeout")
     ):
-        return None  # "a generator expression in join" is no argument
+        return None  # "a generator expression in join" is not an argument
     calls = re.findall(rf"(?<!\w){re.escape(called)}\(", place.region)
     return Call("add_keyword", (called, match["name"], value)) if code(value) and len(calls) == 1 else None
 

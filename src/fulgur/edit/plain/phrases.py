@@ -1,6 +1,6 @@
-"""How the wordings are written down: phrases with optional words, read as regular expressions, and pieces of them.
+"""The notation for wordings: phrases with optional words, translated to regular expressions, and common fragments.
 
-    [the] else is (needless|not needed)     words in brackets may be missing, one of those in parentheses stands there
+    [the] else is (needless|not needed)     words in brackets are optional, one of those in parentheses is required
 
 Everything else is a regular expression; parentheses do not capture unless they have a name.
 """
@@ -27,7 +27,7 @@ def _optional(match: re.Match[str]) -> str:
     """Optional words, each with one of the spaces around it."""
     found = re.findall(_OPTIONAL, match[2])
     if not match[1] and not match[0].endswith(" "):
-        return match[0]  # a set of letters
+        return match[0]  # a character class
     if match[1]:
         return "".join(f"(?: (?:{words}))?" for words in found) + (" " if match[0].endswith(" ") else "")
     return "".join(f"(?:(?:{words}) )?" for words in found)

@@ -1,4 +1,4 @@
-"""The region that an instruction is about, and what the rules read from its words: code, types, texts."""
+"""The region that an instruction is about, and helpers that parse its words: code, types, texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fulgur.text.edit_format import Call
 
 @dataclass(frozen=True)
 class Place:
-    """The region an instruction is about, and the whole file. `named`: a person named exactly this region."""
+    """The region an instruction is about, and the whole file. `named`: the user named exactly this region."""
 
     region: str
     file: str
@@ -23,7 +23,7 @@ class Place:
 
     @property
     def part(self) -> bool:
-        """Whether it is a part of the file: "it" may mean what stands there."""
+        """Whether the region is a part of the file, so that "it" may mean that part."""
         return self.named or self.region != self.file
 
     @property
@@ -45,14 +45,14 @@ class Place:
 
     @property
     def symbol(self) -> Function | ast.ClassDef | None:
-        """The only function or class of the region, not counting those inside it; None where there are several."""
+        """The only outermost function or class of the region; None if there are several."""
         tree = self.tree
         found = list(_outermost(tree)) if tree is not None else []
         return found[0] if len({node.name for node in found}) == 1 else None
 
     @property
     def named_symbol(self) -> Function | ast.ClassDef | None:
-        """The function or class that a person named; None where they named a file or lines of something."""
+        """The function or class that the user named; None if they named a file or other lines."""
         begins = re.match(r"\s*(?:@|(?:async )?def |class )", self.region)
         return self.symbol if self.named and begins else None
 
@@ -83,19 +83,19 @@ def unquoted(text: str) -> str:
 
 
 def payload(text: str) -> str | None:
-    """A text that is given to the letter, without its quotes; None where words go on behind them."""
+    """A literal text without its quotes; None if words follow the quotes."""
     text = text.strip()
     if text.startswith('"""') and text.endswith('"""') and len(text) > 6:
         return text[3:-3]
     if text[:1] not in "`'\"":
         return text
     inner = unquoted(text)
-    apart = re.search(rf"(?<!\w){text[:1]}|{text[:1]}(?!\w)", inner)  # "don't" has one too, inside a word
+    apart = re.search(rf"(?<!\w){text[:1]}|{text[:1]}(?!\w)", inner)  # a quote inside a word ("don't") does not count
     return inner if inner != text and not apart else None
 
 
 def code(text: str) -> str | None:
-    """An expression, None for anything else; backticks around it are not part of it."""
+    """The text of an expression without backticks; None for anything else."""
     text = text.strip().strip("`")
     try:
         ast.parse(text, mode="eval")
@@ -105,14 +105,14 @@ def code(text: str) -> str | None:
 
 
 def annotation(text: str) -> str | None:
-    """A type as it is written after a colon; a word in lower case must be one that types are called."""
+    """A type annotation; a lower-case word must be a known type name."""
     found = code(text)
     if found is None or not re.match(r"[A-Za-z_\"']", found):
         return None
     node = ast.parse(found, mode="eval").body
     kinds = (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.Constant)
     english = re.fullmatch(r"[a-z]+", found) and found not in _TYPES.split()
-    english = english or found in ("Optional", "Union")  # of what?
+    english = english or found in ("Optional", "Union")  # incomplete without a type argument
     return found if isinstance(node, kinds) and not english else None
 
 
@@ -120,18 +120,18 @@ _TYPES = "int str float bool bytes bytearray complex list dict set frozenset tup
 
 
 def always(name: str, *args: str) -> Rule:
-    """A rule whose pattern says everything."""
+    """A rule that makes a fixed call whenever its pattern matches."""
     return lambda match, place: Call(name, args)
 
 
 def filled(name: str, region: str) -> bool:
-    """Whether a variable is only begun where it is set: a list or dictionary that is filled later."""
+    """Whether a variable is a list or dictionary that is filled after it is set."""
     name = re.escape(name)
     return bool(re.search(rf"\b{name}(?:\[[^\]\n]+\] *=[^=]|\.(?:append|extend|add|update|insert)\()", region))
 
 
 def assigned(place: Place) -> set[str]:
-    """Names and attributes of self that the region assigns."""
+    """The names and attributes of self that the region assigns."""
     found: set[str] = set()
     for node in ast.walk(place.tree) if place.tree is not None else ():
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

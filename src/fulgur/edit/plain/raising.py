@@ -1,4 +1,4 @@
-"""What is raised, caught, chained, asserted, logged and said in messages, in the words that people use for it."""
+"""Rules for what is raised, caught, chained, asserted, logged and put in messages, as users word it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MESSAGE = r"(?:error |exception |log )?(?:message|text|error|exception)"
 
 
 def from_none(match: re.Match[str], place: Place) -> Call | None:
-    """`from None`, where one exception is raised in a handler."""
+    """`from None`, if exactly one exception is raised in the handlers."""
     handlers = [n for n in ast.walk(place.tree) if isinstance(n, ast.ExceptHandler)] if place.tree is not None else []
     raises = [r for h in handlers for r in ast.walk(h) if isinstance(r, ast.Raise) and r.exc is not None]
     return Call("raise_from", ("None",)) if len(raises) == 1 and raises[0].cause is None else None
@@ -31,7 +31,7 @@ def assert_to_raise(match: re.Match[str], place: Place) -> Call | None:
 
 
 def rejected(match: re.Match[str], place: Place) -> Call | None:
-    """`reject negative sizes with a ValueError`: the parameter that is named, or the only one there is."""
+    """`reject negative sizes with a ValueError`: for the named parameter, or the only one."""
     if place.function is None:
         return None
     own = [name for name in place.parameters() if name not in ("self", "cls")]
@@ -45,7 +45,7 @@ def rejected(match: re.Match[str], place: Place) -> Call | None:
 
 
 def new_message(match: re.Match[str], place: Place) -> Call | None:
-    """A message to the letter: `the message should be "…"`, `…: f"…"`."""
+    """A literal message: `the message should be "…"`, `…: f"…"`."""
     said = match["value"].strip()
     if re.match(r"[fF][\"']", said):
         text = code(said)
@@ -56,7 +56,7 @@ def new_message(match: re.Match[str], place: Place) -> Call | None:
 
 
 def message_with(match: re.Match[str], place: Place) -> Call | None:
-    """`include the path in the error message`: a name that the region binds."""
+    """`include the path in the error message`, for a name that the region binds."""
     name = match["name"].strip("`")
     known = {*bound(place), *place.parameters()}
     if name == "self" or name.split(".")[0] not in {*known, "self"}:
@@ -88,12 +88,12 @@ def handler_does(match: re.Match[str], place: Place) -> Call | None:
 
 
 def enough(match: re.Match[str], place: Place) -> Call | None:
-    """`ValueError is enough in the except`: of several that a handler lists, or of everything."""
+    """`ValueError is enough in the except`: narrows a handler that lists several exceptions or catches everything."""
     return Call("narrow_except", (match["kind"],)) if re.search(r"^\s*except\b", place.region, re.MULTILINE) else None
 
 
 def raise_other(match: re.Match[str], place: Place) -> Call | None:
-    """`raise OSError instead of ValueError if path is empty`: raised once, where the path decides."""
+    """`raise OSError instead of ValueError if path is empty`: if it is raised once, under that condition."""
     old, new = match["old"], match["kind"]
     raised = [n for n in ast.walk(place.tree) if isinstance(n, ast.Raise) and n.exc] if place.tree is not None else []
     kinds = [one.exc.func if isinstance(one.exc, ast.Call) else one.exc for one in raised]
@@ -102,7 +102,7 @@ def raise_other(match: re.Match[str], place: Place) -> Call | None:
 
 
 def return_other(match: re.Match[str], place: Place) -> Call | None:
-    """`return 0 instead of None when it is empty`: None is returned once, so that nothing else can be meant."""
+    """`return 0 instead of None when it is empty`, if None is returned once, so that nothing else can be meant."""
     new, old = code(match["new"]), code(match["old"])
     if new is None or old is None or place.function is None:
         return None
@@ -117,8 +117,8 @@ def return_other(match: re.Match[str], place: Place) -> Call | None:
 
 
 def _decided(statement: ast.stmt, match: re.Match[str], place: Place) -> bool:
-    """Whether a statement is reached under the condition that was said, as far as the condition names something: by the
-    test around it, else by those before it."""
+    """Whether a statement depends on the names in the stated condition: through the tests around it, or if there are
+    none, those before it."""
     named = bound(place) & set(words(match.groupdict().get("when") or ""))
     around, before = set[str](), set[str]()
     for node in ast.walk(place.tree) if named and place.tree is not None else ():
@@ -137,7 +137,7 @@ _WHEN = r"(?: (?:for|when|if|in case|on|whenever) (?P<when>[^,;]+))"
 
 
 def named_exception(call: str) -> Rule:
-    """A rule for one exception, by its name."""
+    """A rule for one exception that is given by name."""
 
     def rule(match: re.Match[str], place: Place) -> Call | None:
         return Call(call, (match[1],)) if match[1][:1].isupper() or "." in match[1] else None
@@ -153,7 +153,7 @@ def swap_exception(match: re.Match[str], place: Place) -> Call | None:
 
 
 def not_chained(match: re.Match[str], place: Place) -> Call | None:
-    """`raise KIND from None`, where the region raises it in one place."""
+    """`raise KIND from None`, if the region raises it in one place."""
     kind = match["kind"]
     handlers = place.region[max(place.region.find("except"), 0) :]
     known = kind is None or len(re.findall(rf"\braise {re.escape(kind)}\b", handlers)) == 1
@@ -176,7 +176,7 @@ def message(match: re.Match[str], place: Place) -> Call | None:
 
 
 def logged(match: re.Match[str], place: Place) -> Call | None:
-    """The file's logger instead of print."""
+    """Replace print by the file's logger."""
     found = match.groupdict()
     if "print(" not in place.region:
         return None
@@ -187,7 +187,7 @@ def logged(match: re.Match[str], place: Place) -> Call | None:
 
 
 def other_exception(match: re.Match[str], place: Place) -> Call | None:
-    """`change OLD to NEW`, of exceptions that the region raises or catches once."""
+    """`change OLD to NEW`, for exceptions that the region raises or catches once."""
     old, new = match["old"], match["new"]
     if len(re.findall(rf"\braise {re.escape(old)}\b", place.region)) == 1:
         return Call("change_exception", (old, new))
@@ -200,7 +200,7 @@ def other_exception(match: re.Match[str], place: Place) -> Call | None:
 
 
 def raises(match: re.Match[str], place: Place) -> Call | None:
-    """`should raise KIND`, where one exception is raised."""
+    """`should raise KIND`, if exactly one exception is raised."""
     found = re.findall(r"^\s*raise ([A-Za-z_][\w.]*)", place.region, re.MULTILINE)
     return Call("change_exception", (found[0], match["kind"])) if len(found) == 1 else None
 
@@ -214,7 +214,7 @@ def caught(call: str) -> Rule:
     def rule(match: re.Match[str], place: Place) -> Call | None:
         kind = match["kind"]
         if call == "uncatch" and not re.search(rf"^\s*except \(.*\b{re.escape(kind)}\b", place.region, re.MULTILINE):
-            return None  # it is all that is caught
+            return None  # the handler catches nothing else
         return Call(call, (kind,)) if kind.rpartition(".")[2][:1].isupper() and "except" in place.region else None
 
     return rule

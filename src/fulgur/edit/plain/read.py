@@ -1,7 +1,7 @@
-"""Instructions that say exactly what to do are read without a model.
+"""Read instructions that say exactly what to do, without a model.
 
-A rule must account for every word: politeness at the ends and a reason ("…, it is unused") are set aside, what is left
-has to match a rule as a whole, and what the rule names must be there. Everything else is for the model.
+A rule must account for every word. Polite phrases at the ends and reasons ("…, it is unused") are stripped; the rest
+has to match a rule as a whole, and whatever the rule names must exist. Everything else goes to the model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WHY = (
     r"the (?:\w+ )?(?:if|variable|name|branch|\w+) (?:returns|raises|is|are)|to (?:avoid|match|fix|be)|"
     r"like (?:\w+ )?(?:everywhere|elsewhere)|for (?:clarity|consistency|readability)"
 )
-# A statement about something, which says nothing of how it is to be: "the KeyError is noise", "every branch returns".
+# A remark that does not say how the result should be: "the KeyError is noise", "every branch returns".
 _STATES = (
     r"(?![^,;]*(?:\bdefault|\bshould|\bmust|\bexcept\b|\bunless|\binstead|\bkeep|\bleave|\bbut\b|\botherwise|"
     r"\b(?:is|are|as|be) (?:an? )?(?:int|str|float|bool|list|dict|bytes|set|tuple|none|optional|true|false|on|off|"
@@ -54,7 +54,7 @@ _STATES = (
     r"(?:the|a|an|every|each|all|both|this|that|python|these) )*(?:[\w.()]+ )?"
     r"[\w.()]+ (?:is|are|isn'?t|aren'?t|was|never|always|shadows|returns|raises|has|uses|does(?:n'?t)?)"
 )
-# What follows is more to do, and no reason.
+# What follows is another request, not a reason.
 _DOES = (
     r"(?![^\"'`]*\b(?:(?:and|then) (?:also |just )?"
     r"(?:return|raise|use|make|pass|add|remove|rename|log|call|set|store|drop|keep|leave|sort|inline|replace|move)|"
@@ -63,12 +63,12 @@ _DOES = (
 _TELLS = (
     _DOES + r"(?!it (?:just |always )?returns (?:nothing|none)\b|it (?:should|must|needs)|[^,;]*\bdefaults?\b[ :=]+\S)"
 )
-# To the end, but not over an arrow or a sentence that asks for more: "…, it says nothing. target too -> inner".
+# The rest of the text, up to an arrow or a sentence with another request: "…, it says nothing. target too -> inner".
 _REST = (
     rf"(?:(?!->|=>|→|(?<!e\.g)(?<!i\.e)[.!?;]\s+(?:(?:also|and|then|please) )*(?:{VERBS})\b|"
     r"[.!?]\s[^.!?]*\b(?:too|also|as well)\b).)*"
 )
-# "so we return early" says how it is to be.
+# "so we return early" says how the result should be.
 _SO = (
     r"(?!so (?:that )?(?:it|we|you|they) (?:can |could |just |always )*(?:returns?|raises?|exits?|bails?|continues?)\b)"
     r"(?:since|because|so that|so callers|cause|cuz|so (?:that )?(?:the|it|its|it'?s|we|you|they|"
@@ -82,7 +82,7 @@ _REASON = re.compile(
 
 
 def core(instruction: str) -> str:
-    """What is asked, without politeness and reasons."""
+    """The instruction without polite phrases and reasons."""
     text = " ".join(instruction.split())
     text = _REASON.sub("", text)
     text = re.sub(rf"^(?:{POLITE}(?<=[\w:])[,:]?\s+)+", "", text, flags=re.IGNORECASE)
@@ -93,7 +93,7 @@ def core(instruction: str) -> str:
 
 
 def read(instruction: str, region: Region, file: str) -> Call | None:
-    """The refactoring that an instruction spells out, or None: then a model has to read it."""
+    """The refactoring that an instruction spells out; None: a model has to read it."""
     place = Place(region.text, file, region.named)
     said = core(instruction)
     span = (region.start, region.end) if file[region.start : region.end] == region.text else (0, 0)
@@ -121,7 +121,7 @@ _JUDGED = re.compile(
 
 
 def _without_judgement(said: str) -> str:
-    """`type comparisons are bad, use isinstance`: what is asked, if it does not speak of the first part."""
+    """`type comparisons are bad, use isinstance`: the request, if it does not refer to the first part."""
     match = _JUDGED.fullmatch(said)
     return match["rest"] if match and not re.search(r"\b(?:it|that|this|them|those)\b", match["rest"]) else ""
 
@@ -139,15 +139,15 @@ def _first(said: str, place: Place) -> Call | None:
     return None
 
 
-# Words that say when or where something is to be done, and what more. Guards have a place for them; any other rule,
-# whose pattern has let them pass as the description of something, would leave them out.
+# Words that limit or extend a request. Guards handle them; any other rule whose pattern matched them as part of a
+# description would ignore them.
 _LIMITS = re.compile(
     r"\bunless\b|\band then\b|\btwice\b|\bexcept (?:for|on|in|when|if|where|that)\b|"
     r"\bonly (?:for|if|when|on|in|where|the first|the last)\b|\bbut (?:not|only|keep|leave)\b|"
     r"\b(?:first|last) (?:two|three|few|\d+)\b",
     re.IGNORECASE,
 )
-# Words of place that say nothing more than what was named: "in this function", "in load", "load:" in front.
+# Places that only repeat the target: "in this function", "in load", a leading "load:".
 _WHERE = (
     r"^(?:in |for |of )?(?:this |the )?(?:function |method |class )?(?:{0})(?: function| method)?[:,] |^in (?:{0}),? |"
     r"[, ]+(?:in|inside|within|of|for) (?:this|the|that) (?:function|method|class|file|module|one)$|"
@@ -160,8 +160,8 @@ function method docstring annotate import imports unused constant variable shoul
 
 
 def corrected(said: str, place: Place) -> Iterator[str]:
-    """The instruction with one word that nobody knows put right: a usual word, or the name in the region that it is one
-    slip away from."""
+    """The instruction with one unknown word corrected to the only usual word or name in the region that is one slip
+    away."""
     known = {*words(place.file), *_KNOWN, *_VERBS.split()}
     names = {word for word in words(place.region) if len(word) > 4}
     for match in re.finditer(r"[A-Za-z_]\w{3,}", said):
@@ -186,7 +186,7 @@ _PHRASES = (
     *exchanges.RULES,
     *classes.RULES,
 )
-# In this order: the first rule that fits is taken.
+# In order of priority: the first rule that fits wins.
 _ALL = [
     *((phrase(text), rule) for text, rule in guards.RULES),
     *((phrase(text), rule) for text, rule in habits.RULES),

@@ -1,4 +1,4 @@
-"""What people ask to take away: comments, decorators, elements, variables, calls, arguments, parentheses, types."""
+"""Rules for removals: comments, decorators, elements, variables, calls, arguments, parentheses, types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_call(match: re.Match[str], place: Place) -> Call | None:
 
 
 def without_argument(match: re.Match[str], place: Place) -> Call | None:
-    """`open without 'r'`: a later argument, to the letter, of the only call that has it."""
+    """`open without 'r'`: removes an argument other than the first, given literally, from the only call that has it."""
     text = match["argument"].strip("`")
     found = [f", {one}" for one in (text, text.replace("'", '"'), text.replace('"', "'"))]
     found = [one for one in dict.fromkeys(found) if len(places_of(place.region, one)) == 1]
@@ -43,7 +43,7 @@ def without_argument(match: re.Match[str], place: Place) -> Call | None:
 
 
 def without_statement(match: re.Match[str], place: Place) -> Call | None:
-    """`delete the line X`: a statement to the letter."""
+    """`delete the line X`: a statement that is given literally."""
     text = match["code"].strip().strip("`")
     if not re.search(r"[=(.]|^(?:import|pass|return|raise|global|del)\b", text):
         return None
@@ -67,7 +67,7 @@ def unused(match: re.Match[str], place: Place) -> Call | None:
 
 
 def without_variable(match: re.Match[str], place: Place) -> Call | None:
-    """`no tmp`: a variable that is set in the region once."""
+    """`no tmp`: a variable that the region sets once."""
     name = match["name"]
     set_once = len(re.findall(rf"^\s*{re.escape(name)} = ", place.region, re.MULTILINE)) == 1
     if not set_once or name in place.parameters():
@@ -81,7 +81,7 @@ _COMMON = "the a an this that of in on for about with and to is it its at old lo
 
 
 def comment_about(match: re.Match[str], place: Place) -> Call | None:
-    """`remove the pylint comment`, `the comment about ordering`: the one that has these words."""
+    """`remove the pylint comment`, `the comment about ordering`: comments that contain these words."""
     said = match.groupdict().get("word") or match.groupdict().get("words") or ""
     wanted = [word for word in re.findall(r"[\w:-]+", unquoted(said)) if word.lower() not in _COMMON.split()]
     in_comments = " ".join(re.findall(r"#.*", place.region)).lower()
@@ -91,7 +91,7 @@ def comment_about(match: re.Match[str], place: Place) -> Call | None:
 
 
 def longest_comment(match: re.Match[str], place: Place) -> Call | None:
-    """`remove the long comment`, where one has more lines than one and the others have not."""
+    """`remove the long comment`, if exactly one comment has several lines."""
     runs = re.findall(r"(?:^[ \t]*#[^\n]*\n){2,}", place.region, re.MULTILINE)
     words = re.findall(r"\w+", runs[0]) if len(runs) == 1 else []
     return Call("remove_comment", ("one", *words[:8])) if words else None
@@ -103,7 +103,7 @@ def decorator(match: re.Match[str], place: Place) -> Call | None:
 
 
 def item(match: re.Match[str], place: Place) -> Call | None:
-    """`remove 'a' from NAMES`: an element to the letter, or a text without its quotes."""
+    """`remove 'a' from NAMES`: an element given literally, or a text without its quotes."""
     name, said = match["name"], match["value"].strip()
     forms = [said.strip("`"), *(f"{mark}{unquoted(said)}{mark}" for mark in "\"'")]
     known = [element for element in _elements(name, place) for form in forms if code(form) and _same(form, element)]
@@ -111,7 +111,7 @@ def item(match: re.Match[str], place: Place) -> Call | None:
 
 
 def _elements(name: str, place: Place) -> list[ast.expr]:
-    """The elements, or the keys, of the literal that the region gives this name."""
+    """The elements, or the keys, of the literal that the region assigns to this name."""
     found: list[ast.expr] = []
     for node in ast.walk(place.tree) if place.tree is not None else ():
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -135,7 +135,7 @@ def variable(match: re.Match[str], place: Place) -> Call | None:
 
 
 def member(match: re.Match[str], place: Place) -> Call | None:
-    """`delete the method x`, of a class or a file that was named."""
+    """`delete the method x`, in a target that is a class or a file."""
     name = match["name"]
     found = [n for n in ast.walk(place.tree) if getattr(n, "name", "") == name] if place.tree is not None else []
     kinds = (*FUNCTIONS, ast.ClassDef)
@@ -153,7 +153,7 @@ def return_type(match: re.Match[str], place: Place) -> Call | None:
 
 
 def keyword(match: re.Match[str], place: Place) -> Call | None:
-    """`don't pass encoding to open`: the only argument of this name in the only such call that has it."""
+    """`don't pass encoding to open`: the argument of this name in the only such call that has it."""
     name, called = match["name"], match["called"]
     found = re.findall(rf"(?<!\w){re.escape(called)}\([^()\n]*(, {re.escape(name)}=[^,()\n]+)[,)]", place.region)
     return Call("replace_text", (found[0], "")) if len(found) == 1 and place.region.count(found[0]) == 1 else None

@@ -1,4 +1,4 @@
-"""One text or expression for another, where it stands: `replace X with Y`, `X -> Y`, `X instead of Y`."""
+"""Rules that replace one text or expression by another: `replace X with Y`, `X -> Y`, `X instead of Y`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FIELD = r"%(?:\([^)]*\))?[-+0 #]*[\d.]*[srdifxXeg]"
 
 
 def fits(place: Place, old: str, new: str) -> bool:
-    """Whether an expression in place of another stays one: `a or b` for `f` in `f(x)` becomes something else, and so
-    does `Optional[a]` in `typing.Optional[a]`."""
+    """Whether a replacement keeps its meaning as one expression: `a or b` for `f` in `f(x)` does not, nor does one for
+    `Optional[a]` in `typing.Optional[a]`."""
     at, after = places_of(place.region, old), place.region
     if len(re.findall(_FIELD, old)) != len(re.findall(_FIELD, new)) and not re.search(r"[\"'] *%", old):
-        return False  # a text that values are put into, with more or fewer places for them
+        return False  # a format string with more or fewer fields
     begins = [re.match(r"[A-Za-z_]\w*", text) for text in (old, new)]
     other = begins[0] is not None and (begins[1] is None or begins[0][0] != begins[1][0])
     if other and not old.isidentifier() and any(place.region[start - 1 : start] == "." for start in at):
@@ -32,7 +32,7 @@ def fits(place: Place, old: str, new: str) -> bool:
             after = after[:start] + new + after[start + len(old) :]
         changed = parse_region(after)
     except (SyntaxError, ValueError, RecursionError, Unusable):
-        return True  # not two expressions: whoever applies it looks at the result
+        return True  # not two expressions: the caller that applies it checks the result
     dump = ast.dump(one).replace("ctx=Store()", "ctx=Load()")
 
     class Put(ast.NodeTransformer):
@@ -62,7 +62,7 @@ _TEXTS = r"(?:docstrings?|docs?|comments?|messages?|error|texts?|strings?)"
 
 
 def _alike(old: str, new: str, in_code: bool) -> bool:
-    """Whether two texts without quotes are of one kind: code for code, a word for a word or for one much like it."""
+    """Whether two unquoted texts are of one kind: code for code, words for words, or similar texts."""
     bare = re.sub(rf" (?:in|inside|of) (?:the |this |its )?(?:\w+ )?(?:{_TEXTS}|function|method|class|file)$", "", new)
     english = not in_code and re.fullmatch(r"[A-Za-z]+(?: [A-Za-z]+)+", bare)  # `and` and `in` are words of both
     if not _parses(old) or (not english and (_parses(new) or _parses(bare))):
@@ -71,7 +71,7 @@ def _alike(old: str, new: str, in_code: bool) -> bool:
 
 
 def _parses(text: str) -> bool:
-    """Code, or the head of a statement."""
+    """Whether a text parses as code, also as the head or another fragment of a statement."""
     for around in ("{}", "{}: pass", "def f({}): pass", "[{}]", "x {} y", "x = {}"):
         try:
             ast.parse(around.format(text))
@@ -82,7 +82,7 @@ def _parses(text: str) -> bool:
 
 
 def substitute(match: re.Match[str], place: Place) -> Call | None:
-    """`replace OLD with NEW`, to the letter; OLD must stand in the region."""
+    """`replace OLD with NEW`, literally; OLD must occur in the region."""
     old, new = (unquoted(part) if part[:1] in "`'\"" else part for part in match.groups())
     if found := re.fullmatch(
         r"([^\s\"'`]+) (?:in|inside) (?:this|the) (?:function|method|class|file|module)", match[2]
@@ -94,9 +94,9 @@ def substitute(match: re.Match[str], place: Place) -> Call | None:
     in_code = old in identifiers(place.region)
     quoted = match[1][:1] in "`'\"" or match[2][:1] in "`'\""
     if not quoted and re.fullmatch(_WAYS, new, re.IGNORECASE):
-        return None  # a way to write it, and not what it is to be
+        return None  # NEW describes a style, not a text
     if (arrow or in_code) and not quoted and not _alike(old, new, in_code):
-        return None  # "Slowly -> Quickly twice": nobody knows where the new text ends
+        return None  # "Slowly -> Quickly twice": it is unclear where the new text ends
     if found := re.fullmatch(rf"(.+?) (?:in|of) (?:the |its )?(?:\w+ )?{_TEXTS}", match[2]):
         said = unquoted(found[1]) if found[1][:1] in "`'\"" else found[1]
         return Call("replace_text", (old, said)) if place.has(old) and not in_code and old != said else None
@@ -111,7 +111,7 @@ def substitute(match: re.Match[str], place: Place) -> Call | None:
 
 
 def instead(match: re.Match[str], place: Place) -> Call | None:
-    """`NEW instead of OLD`: two pieces of code of one kind, all of whose names are known."""
+    """`NEW instead of OLD`: two pieces of code of one kind whose names are all known."""
     new, old = match[1].strip("`"), match[2].strip("`")
     if new.lower() in ("it", "that", "this", "them", "one", "those", "these"):
         return None
@@ -128,13 +128,13 @@ def instead(match: re.Match[str], place: Place) -> Call | None:
     if set(re.findall(r"[A-Za-z_]\w*", new)) - set(words(place.file)) - set(dir(builtins)):
         return None
     if isinstance(ast.parse(new, mode="eval").body, ast.BoolOp) and " or " not in old and " and " not in old:
-        return None  # this or that
+        return None  # "this or that" may be English
     once = len(places_of(place.region, old)) == 1
     return Call("replace_text", (old, new)) if once and fits(place, old, new) else None
 
 
 def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
-    """`NEW instead of OLD in the getattr`: in the only call of that name which has OLD, and has it once."""
+    """`NEW instead of OLD in the getattr`: in the only call of that name that contains OLD exactly once."""
     new, old, called = match["new"].strip("`"), match["old"].strip("`"), match["called"]
     if code(new) is None or code(old) is None or place.tree is None:
         return None
@@ -151,7 +151,7 @@ def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
         return None
     at = place.region.index(calls[0]) + places_of(calls[0], old)[0]
     start, end = at, at + len(old)
-    while place.region.count(place.region[start:end]) > 1:  # as much around it as it takes to mean this place
+    while place.region.count(place.region[start:end]) > 1:  # widen until the text is unique
         start, end = max(start - 1, 0), min(end + 1, len(place.region))
     return Call(
         "replace_text", (place.region[start:end], place.region[start:at] + new + place.region[at + len(old) : end])
@@ -159,7 +159,7 @@ def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
 
 
 def quoted_swap(match: re.Match[str], place: Place) -> Call | None:
-    """Two values, each written out; the old one stands in the region once."""
+    """Replace one literal value by another; the old one must occur in the region once."""
     old, new = match["old"].strip("`"), match["new"].strip("`")
     if old.isidentifier() or new.isidentifier():
         return None
@@ -177,14 +177,14 @@ def quoted_swap(match: re.Match[str], place: Place) -> Call | None:
 
 
 def other_method(match: re.Match[str], place: Place) -> Call | None:
-    """`casefold instead of lower`: methods that every Python has, one use."""
+    """`casefold instead of lower`: methods of builtin types, used once."""
     new, old = match["new"].strip(".()"), match["old"].strip(".()")
     known = new in METHODS and old in METHODS
     return Call("replace_text", (f".{old}(", f".{new}(")) if known and place.region.count(f".{old}(") == 1 else None
 
 
 def other_methods(match: re.Match[str], place: Place) -> Call | None:
-    """`casefold instead of lower().upper()`: a run of methods that every Python has."""
+    """`casefold instead of lower().upper()`: a chain of methods of builtin types."""
     new, old = match["new"].strip(".()"), match["old"].lstrip(".")
     known = {new, *re.findall(r"\w+", old)} <= METHODS
     return Call("replace_text", (f".{old}", f".{new}()")) if known and place.region.count(f".{old}") == 1 else None

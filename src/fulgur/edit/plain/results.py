@@ -1,4 +1,4 @@
-"""What goes in and comes out of a function, in the words that people use for it."""
+"""Rules for a function's arguments and results, as users word them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MADE = {"strip": "strip", "lowercase": "lower", "lower": "lower", "uppercase": 
 
 
 def mark(match: re.Match[str], place: Place) -> Call | None:
-    """`drop the TODO`, `remove the noqa`: comments that have it."""
+    """`drop the TODO`, `remove the noqa`: comments that contain the word."""
     word = match["word"].lower()
     found = [text for text in re.findall(r"#.*", place.region) if word in text.lower()]
     return Call("remove_comment", ("all" if match["many"] else "one", *re.findall(r"\w+", word))) if found else None
@@ -31,7 +31,7 @@ def two_comments(match: re.Match[str], place: Place) -> Call | None:
 
 
 def comment_at(match: re.Match[str], place: Place) -> Call | None:
-    """`remove the comment after isoformat`: of the only line that has it and a comment."""
+    """`remove the comment after isoformat`: the comment of the only line that contains both."""
     at = match["code"].strip("`")
     lines = [line for line in place.region.split("\n") if re.search(rf"\b{re.escape(at)}\b.*#", line)]
     said = re.findall(r"\w+", lines[0][lines[0].index("#") :]) if len(lines) == 1 else []
@@ -39,7 +39,7 @@ def comment_at(match: re.Match[str], place: Place) -> Call | None:
 
 
 def docstring_typo(match: re.Match[str], place: Place) -> Call | None:
-    """Two texts in quotes, the first of which stands in the region once."""
+    """Two quoted texts, the first of which occurs in the region once."""
     old, new = match["old"][1:-1], match["new"][1:-1]
     return Call("replace_text", (old, new)) if old and old != new and place.region.count(old) == 1 else None
 
@@ -50,7 +50,7 @@ def said_wrong(match: re.Match[str], place: Place) -> Call | None:
 
 
 def used_decorator(match: re.Match[str], place: Place) -> Call | None:
-    """`remove the lru_cache`, where it stands above the function."""
+    """`remove the lru_cache`, if it is used once, as a decorator."""
     name = match["name"]
     heads = re.findall(rf"^\s*@[\w.]*\b{re.escape(name)}\b", place.region, re.MULTILINE)
     rest = re.sub(rf"^\s*@.*\b{re.escape(name)}\b.*$", "", place.region, flags=re.MULTILINE)
@@ -84,7 +84,7 @@ def variable_type(match: re.Match[str], place: Place) -> Call | None:
 
 
 def either_type(match: re.Match[str], place: Place) -> Call | None:
-    """`s is str or bytes`, the way this file writes it."""
+    """`s is str or bytes`, in the style of this file."""
     kinds = [kind_of(word) for word in re.split(r",? or |, ", match["kinds"])]
     if None in kinds or match["name"] not in place.parameters() or len(kinds) < 2:
         return None
@@ -106,14 +106,14 @@ def wrapped_return(match: re.Match[str], place: Place) -> Call | None:
 
 
 def returned_kind(match: re.Match[str], place: Place) -> Call | None:
-    """`return a list`, where one value is returned and it is none yet, as far as can be seen."""
+    """`return a list`, if one value is returned and it is not visibly a list already."""
     kind, function = kind_of(match["kind"]), place.function
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value] if function is not None else []
     if kind not in ("list", "tuple", "set", "str", "bool", "int", "float", "frozenset") or len(returns) != 1:
         return None
     declared = function.returns if function is not None else None
     if declared is not None and kind not in ast.unparse(declared).lower():
-        return None  # what it says of itself would be wrong then
+        return None  # the return annotation would be wrong then
     value = returns[0].value
     shown = {"list": (ast.List, ast.ListComp), "tuple": (ast.Tuple,), "set": (ast.Set, ast.SetComp)}
     same = isinstance(value, shown.get(kind, ())) or ast.unparse(value or ast.Constant(0)).startswith(f"{kind}(")
@@ -135,7 +135,7 @@ def swapped(match: re.Match[str], place: Place) -> Call | None:
 
 
 def other_expression(match: re.Match[str], place: Place) -> Call | None:
-    """`use random.uniform(a, b)`, for a function that is one return of something made of the same things."""
+    """`use random.uniform(a, b)`, for a function that is one return of an expression with the same names."""
     new, function = code(match["value"]), place.function
     if new is None or function is None or not isinstance(ast.parse(new, mode="eval").body, ast.Call):
         return None

@@ -1,4 +1,4 @@
-"""What is returned, and the tests that decide it."""
+"""Rules for what is returned, and for the tests that decide it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bare_return(match: re.Match[str], place: Place) -> Call | None:
 
 
 def returned(match: re.Match[str], place: Place) -> Call | None:
-    """`return EXPRESSION`, in a function with one return: the value that it returns instead."""
+    """`return EXPRESSION`, in a function with one return: replaces its value."""
     new = code(match["value"])
     if new is None or place.function is None or (re.fullmatch(r"[a-z]+", new) and new not in bound(place)):
         return None
@@ -44,7 +44,7 @@ def returned(match: re.Match[str], place: Place) -> Call | None:
 
 
 def ternary_return(match: re.Match[str], place: Place) -> Call | None:
-    """`return A if TEST else B`, where an if returns these."""
+    """`return A if TEST else B`, where an if statement returns these values."""
     wanted = code(match["value"])
     if wanted is None or not isinstance(ast.parse(wanted, mode="eval").body, ast.IfExp):
         return None
@@ -67,14 +67,14 @@ def flatten(match: re.Match[str], place: Place) -> Call | None:
 
 
 def looked_up(match: re.Match[str], place: Place) -> Call | None:
-    """`conf.get(key)`, where the region looks this key of it up; `conf.get`, where it looks one up."""
+    """`conf.get(key)`, where the region looks up this key; `conf.get`, where it looks up any key."""
     if (given := match.groupdict().get("given")) and not makes(place, "use_dict_get", f"{match['map']}.get{given}"):
         return None
     return Call("use_dict_get") if re.search(rf"\bin {re.escape(match['map'])}\b", place.region) else None
 
 
 def membership(match: re.Match[str], place: Place) -> Call | None:
-    """`x in (1, 2)`, in whatever brackets, where the region compares x with these one by one."""
+    """`x in (1, 2)`, with any kind of brackets, where the region compares x with these one by one."""
     text = code(match["test"])
     node = ast.parse(text, mode="eval").body if text else None
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.In, ast.NotIn)):
@@ -86,7 +86,7 @@ def membership(match: re.Match[str], place: Place) -> Call | None:
 
 
 def other_test(match: re.Match[str], place: Place) -> Call | None:
-    """`if NEW instead of OLD`: the test of an if or while, which stands there once; `len(x)` as people shorten it."""
+    """`if NEW instead of OLD`: the test of an if that occurs once; OLD may be short, such as "the len"."""
     new, old = code(match["new"]), match["old"].strip("`").removeprefix("if ")
     if new is None:
         return None

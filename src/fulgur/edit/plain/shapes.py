@@ -1,4 +1,4 @@
-"""More ways to write the same, and small changes of a function's shape, in the words that people use for them."""
+"""Rules for equivalent rewrites and small changes of a function's shape, as users word them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = frozenset({"tuple", "list", "dict", "set", "str", "int", "float", "byte
 
 
 def kind_of(word: str) -> str | None:
-    """The type that people mean by `tuples` or `a tuple`; names of classes as they are."""
+    """The type that a word such as "tuples" means; class names unchanged; None for other words."""
     word = word.strip("`")
     found = _KINDS.get(word.lower(), word)
     return found if found in _TYPES or found[:1].isupper() else None
@@ -38,7 +38,7 @@ def accepted(match: re.Match[str], place: Place) -> Call | None:
 
 
 def loop_or_test(match: re.Match[str], place: Place) -> Call | None:
-    """`while x is enough`, `if x: suffices`: where one such test compares x with an empty value."""
+    """`while x is enough`, `if x: suffices`, if exactly one such test compares x with an empty value."""
     word, new = match["head"].lower(), code(match["new"].rstrip(":"))
     bare = new.removeprefix("not ") if new else ""
     if not bare or not re.fullmatch(r"[\w.]+", bare):
@@ -55,7 +55,7 @@ def loop_or_test(match: re.Match[str], place: Place) -> Call | None:
 
 
 def _compares(test: ast.expr, name: str, empty: bool) -> bool:
-    """`name == ""`, `len(name) > 0`, `name is not None` … with `empty`: the opposite."""
+    """Whether a test is `name != ""`, `len(name) > 0`, `name is not None` …; with `empty`, the opposite of these."""
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return False
     left, right, sign = ast.unparse(test.left), test.comparators[0], type(test.ops[0])
@@ -72,7 +72,7 @@ def _compares(test: ast.expr, name: str, empty: bool) -> bool:
 
 
 def not_compared(match: re.Match[str], place: Place) -> Call | None:
-    """`not x instead of comparing to []`: the one comparison of x with that value."""
+    """`not x instead of comparing to []`: the only comparison of x with that value."""
     new, value = code(match["new"]), code(match["old"])
     bare = new.removeprefix("not ") if new else ""
     if new is None or value is None or not re.fullmatch(r"[\w.]+", bare):
@@ -84,7 +84,7 @@ def not_compared(match: re.Match[str], place: Place) -> Call | None:
 
 
 def one_line(match: re.Match[str], place: Place) -> Call | None:
-    """`make it a one-liner`: one if that chooses a value, or a value that is only returned."""
+    """`make it a one-liner`, for a function with one if, which selects the value that is returned."""
     if place.tree is None or place.function is None:
         return None
     ifs = [node for node in ast.walk(place.tree) if isinstance(node, ast.If) and node.lineno > 1]
@@ -97,7 +97,7 @@ def one_line(match: re.Match[str], place: Place) -> Call | None:
 
 
 def loop_variable(kind: str) -> Rule:
-    """`call the lambda arg m`, `rename the loop variable to item`: the only one there is."""
+    """`call the lambda arg m`, `rename the loop variable to item`, if there is only one."""
 
     def rule(match: re.Match[str], place: Place) -> Call | None:
         found: list[str] = []
@@ -124,7 +124,7 @@ def renamed_to(match: re.Match[str], place: Place) -> Call | None:
 
 
 def already_a(match: re.Match[str], place: Place) -> Call | None:
-    """`sorted already returns a list`: the call around it says nothing."""
+    """`sorted already returns a list`: remove the redundant call around it."""
     kind, inner = kind_of(match["kind"]), match["name"]
     around = re.findall(rf"(?<![\w.]){kind}\({re.escape(inner)}\(", place.region) if kind else []
     return Call("unwrap_call", (kind, inner)) if kind and len(around) == 1 else None
@@ -138,7 +138,7 @@ def useless_call(match: re.Match[str], place: Place) -> Call | None:
 
 
 def optional_result(match: re.Match[str], place: Place) -> Call | None:
-    """`the return type is Optional`: the type that is there, or None."""
+    """`the return type is Optional`: the existing type, or None."""
     old = place.function.returns if place.function is not None else None
     if old is None or re.search(r"\b(?:None|Optional|Any)\b", ast.unparse(old)):
         return None
@@ -182,7 +182,7 @@ def wrapped(match: re.Match[str], place: Place) -> Call | None:
 
 
 def just_return(match: re.Match[str], place: Place) -> Call | None:
-    """`return max(a, default=None)`: for a function that only chooses what it returns."""
+    """`return max(a, default=None)`, for a function that only selects what it returns."""
     value = code(match["value"])
     if value is None or place.function is None or re.fullmatch(r"[\w.]+", value):
         return None

@@ -1,10 +1,10 @@
-"""Slips of the fingers."""
+"""Typing slips."""
 
 from __future__ import annotations
 
 
 def one_slip(one: str, two: str) -> bool:
-    """Whether one letter is missing, too many, another, or two are swapped."""
+    """Whether the words differ by one missing, extra or wrong letter, or by two swapped letters."""
     if one == two or abs(len(one) - len(two)) > 1:
         return False
     start = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))

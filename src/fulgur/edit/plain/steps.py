@@ -1,6 +1,6 @@
 """Instructions in several parts: "rename ret to result and return it directly". Every part has to be spelt out.
 
-Each part is read in the text that the parts before it leave behind, so that it may speak of what they make.
+Each part is read against the text that the previous parts produce, so that it may refer to their results.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MOST = 4
 
 @dataclass(frozen=True)
 class Steps(Call):
-    """Several calls, one after the other, each with the words that it was read from."""
+    """Several calls in order, each with the words that it was read from."""
 
     parts: tuple[tuple[str, Call], ...] = ()
 
 
 def in_steps(said: str, file: str, span: Span, reader: Reader) -> Steps | None:
-    """The calls of an instruction all of whose parts the reader knows; None for anything else."""
+    """The calls of an instruction, if the reader understands all its parts; else None."""
     for texts in _halves(said):
         if parts := _read(list(texts), file, span, reader):
             return Steps("steps", (), tuple(parts))
@@ -38,7 +38,7 @@ def in_steps(said: str, file: str, span: Span, reader: Reader) -> Steps | None:
 
 
 def renamed_together(said: str, file: str, span: Span, reader: Reader) -> Steps | None:
-    """`k, v -> key, value`: two renames, which read as one replacement otherwise."""
+    """`k, v -> key, value`: two renames; otherwise it would be read as one replacement."""
     texts = _renames(said, Place(file[slice(*span)], file))
     parts = _read(texts, file, span, reader) if texts else []
     return Steps("steps", (), tuple(parts)) if parts else None
@@ -57,7 +57,7 @@ _LONG = re.compile(
 
 
 def _renames(said: str, place: Place) -> list[str]:
-    """`rename a, b to c and d`, `a, b -> c, d`, `a -> c, b -> d`; in short only names that the region binds."""
+    """`rename a, b to c and d`, `a, b -> c, d`, `a -> c, b -> d`; the short forms only for names the region binds."""
     text = said.rstrip(".")
     match, short = _LONG.fullmatch(text), _SHORT.fullmatch(text) or _PAIRS.fullmatch(text)
     if match is None and short is not None and {short["a"], short["b"]} <= bound(place):
@@ -110,7 +110,7 @@ def _works(call: Call, text: str, span: Span) -> bool:
 
 
 def _parameter_used(call: Call, right: str, region: str) -> Call | None:
-    """`… and pass it to open`, `… and use it instead of 'r'`, after a parameter that is added."""
+    """`… and pass it to open`, `… and use it instead of 'r'`, after a part that adds a parameter."""
     if call.name != "new_parameter":
         return None
     match = re.fullmatch(r"(\w+)(?:: ?[^=]+)? ?= ?(.+)", call.args[0])
@@ -138,7 +138,7 @@ def _parameter_used(call: Call, right: str, region: str) -> Call | None:
 
 
 def same_value(one: str, two: str) -> bool:
-    """Two literals that mean the same; `the dash` for '-' is one of the few signs that have a usual name."""
+    """Whether two texts mean the same literal; a few characters have names, such as "the dash" for '-'."""
     signs = {"dash": "-", "hyphen": "-", "comma": ",", "space": " ", "underscore": "_", "dot": ".", "colon": ":"}
     try:
         return bool(ast.literal_eval(code(one) or "") == ast.literal_eval(two))
@@ -151,7 +151,7 @@ def same_value(one: str, two: str) -> bool:
 
 
 def shifted(before: str, after: str, span: Span) -> Span:
-    """Where a span of whole lines of one text lies in the next."""
+    """Where a span of whole lines of one text lies in the text after an edit."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     first, last = before[: span[0]].count("\n"), before[: span[1]].count("\n")
     last += not before[: span[1]].endswith("\n")

@@ -1,4 +1,4 @@
-"""Other ways to write the same: the wordings of refactorings that need no name ("simplify with any()", "list comp")."""
+"""Rules for equivalent rewrites: wordings of refactorings that need no name ("simplify with any()", "list comp")."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ DROP = r"(?:remove|rm|drop|delete|del|get rid of|kill|strip|take out|lose|elimin
 
 
 def that_optional(match: re.Match[str], place: Place) -> Call | None:
-    """`Optional[str] should be str | None`: this one, and no other Optional."""
+    """`Optional[str] should be str | None`: changes only this Optional."""
     inner = match["inner"]
     old, new = f"Optional[{inner}]", f"{inner} | None"
     return Call("replace_text", (old, new)) if place.has(old) and fits(place, old, new) else None
 
 
 def _way(nouns: str, call: str, *, bare: bool = True) -> tuple[str, Rule]:
-    """`NOUNS`, with any verb in front of it and what it stands instead of behind it."""
+    """The pattern for `NOUNS`, optionally with a verb before and what it replaces after."""
     head = rf"(?:{HOW} )" + ("?" if bare else "")
     return rf"{head}{ART}(?:{nouns}){FOR}{OVER}", _if_plain(call)
 
 
 def _if_plain(call: str) -> Rule:
-    """A word like `for x` must be of the region: anything else says more than the call."""
+    """A rule whose place, such as `for x`, must be in the region: other words say more than the call expresses."""
 
     def rule(match: re.Match[str], place: Place) -> Call | None:
         known = re.search(r"(?: for| in| on) (?:the |this |that )?([\w.]+)", match[0])

@@ -1,4 +1,4 @@
-"""The wordings that are used most: a table of patterns, each with the rule that it belongs to."""
+"""The most common wordings: a table of patterns, each with its rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fulgur.edit.plain.replacing import instead, instead_in_call, quoted_swap, s
 from fulgur.edit.plain.returns_and_tests import bare_return, flatten, is_true, swap_return
 from fulgur.text.edit_format import Call
 
-# Pieces of patterns.
+# Fragments of patterns.
 D = rf"{Q}([A-Za-z_][\w.]*?){Q}"
 ART = r"(?:the |a |an |this |that )?"
 KIND = (

@@ -1,4 +1,4 @@
-"""How people word a new value, parameter, type or default: phrases (`phrases.py`), and what each becomes."""
+"""How users word a new value, parameter, type or default: phrases (`phrases.py`), each with its rule."""
 
 from __future__ import annotations
 
