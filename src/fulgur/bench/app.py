@@ -1,8 +1,7 @@
-"""`fulgur bench app`: what the web app loads at first, and its frames while two sessions stream 2,000 tokens a second.
+"""`fulgur bench app`: the web app's first load, and its frame rate while two sessions stream 2,000 tokens a second.
 
-Everything is real: a host and a server with a scripted model in processes of their own, and Chromium without a window,
-driven over its debugging port. Frames are those the page itself is given (`requestAnimationFrame`); 60 a second is all
-there are.
+Everything is real: a host and a server with a scripted model in separate processes, and headless Chromium, driven over
+its debugging port. Frames are those that the page itself gets (`requestAnimationFrame`); there are at most 60 a second.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Size of the first load, frames a second, the slowest frames, and what was streamed meanwhile."""
+    """Measure the first load's size, the frame rate, the slowest frames, and how much text was shown meanwhile."""
     from fulgur.sandbox import start
 
     browser = args.browser or next((found for name in _BROWSERS if (found := start.program(name))), None)
@@ -112,7 +111,8 @@ async def _measure(browser: str, seconds: float) -> Report:
 
 
 def _write_home(home: Path, seconds: float) -> None:
-    """A scripted model that writes long enough: about 70 tokens a paragraph, and the page takes some time to open."""
+    """Write a config with a scripted model that answers at enough length: about 70 tokens a paragraph, and opening the
+    page takes some time."""
     text = _PARAGRAPH * int(_RATE * (seconds + 20) / 70)
     (home / "script.json").write_text(json.dumps({"rate": _RATE, "reply": [{"steps": [{"text": text}]}]}))
     model = f'[models.scripted]\nbackend = "scripted"\npath = "{home / "script.json"}"\n'
@@ -121,7 +121,7 @@ def _write_home(home: Path, seconds: float) -> None:
 
 
 async def _first_load(address: str) -> int:
-    """Bytes that come over the wire for the page and what it names, compressed as a browser asks for it."""
+    """The bytes sent for the page and the files it names, compressed as a browser requests them."""
     import aiohttp
 
     base = address.partition("/#")[0]
@@ -138,7 +138,7 @@ async def _first_load(address: str) -> int:
 
 
 class _Page:
-    """One tab over the debugging protocol: evaluate, and wait."""
+    """Controls one tab over the debugging protocol."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -164,7 +164,7 @@ class _Page:
         return told["result"].get("value")
 
     async def busy(self) -> float:
-        """Seconds of CPU that the page's thread has used; waiting for a core of a busy machine is not in it."""
+        """CPU seconds of the page's thread; excludes waiting for a core on a busy machine."""
         await self.ask("Performance.enable", timeDomain="threadTicks")
         told = await self.ask("Performance.getMetrics")
         return float(next(one["value"] for one in told["metrics"] if one["name"] == "TaskDuration"))
@@ -186,7 +186,7 @@ async def _page(browser: str, place: Path) -> AsyncIterator[_Page]:
 
     words = ["--headless=new", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0", "--window-size=1440,900"]
     if os.getuid() == 0:
-        words.append("--no-sandbox")  # Chromium's own one does not work for root
+        words.append("--no-sandbox")  # Chromium's own sandbox does not work for root
     profile = place / "profile"
     command = [browser, *words, f"--user-data-dir={profile}", "about:blank"]
     process = start.popen(command, place, stdout=start.DEVNULL, stderr=start.DEVNULL, start_new_session=True)
@@ -213,7 +213,7 @@ async def _debugging_port(profile: Path) -> int:
 
 
 async def _stop(home: Path) -> None:
-    """End the host and the server of this bench, and wait for them: their folder goes next."""
+    """End this bench's host and server, and wait for them, because their folder is deleted next."""
     for name in ("host.json", "server.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             pid = int(json.loads((home / name).read_bytes())["pid"])

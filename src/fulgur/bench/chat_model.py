@@ -1,4 +1,4 @@
-"""A chat model with random weights and a long context: everything of a real one but sense. For measuring and tests."""
+"""A chat model with random weights and a long context: real in everything but sense. For measurements and tests."""
 
 from __future__ import annotations
 

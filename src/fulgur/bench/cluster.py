@@ -1,10 +1,9 @@
 """`fulgur bench cluster`: what a front and a replica between client and engine cost.
 
-- CPU: all processes' time per token of 20 streams through a front and a replica, beside the same streams through one
-  server with the engine of its own. The engine's own time is in both; its share is taken out with what the engine
-  process itself used. Clients are not counted.
-- affinity: 200 sessions of 10 turns over three replicas; how many turns after the first went where their session was.
-- steer: from the steer to the first token of the new direction, at the front that runs the response and at another
+- CPU: the time of all processes per token of 20 streams through a front and a replica, beside the same streams through
+  one server with its own engine. The engine processes' own time is excluded from both, and so are the clients.
+- affinity: 200 sessions of 10 turns over three replicas; how many later turns went to their session's replica.
+- steer: from the steer to the first token of the new direction, sent to the front that runs the response and to another
   one (needs Redis: `--live URL`).
 """
 
@@ -116,7 +115,7 @@ async def cpu(report: Report, front: str, alone: str) -> None:
 
 
 async def cpu_of(url: str) -> float:
-    """Microseconds of the server and of the replicas it talks to, per token that clients got."""
+    """CPU microseconds of the server and its replicas per token that clients received; engine workers do not count."""
     before = seconds_by_process()
     tokens = await streams(url, STREAMS, TOKENS)
     after = seconds_by_process()
@@ -125,7 +124,7 @@ async def cpu_of(url: str) -> float:
 
 
 def seconds_by_process() -> dict[tuple[int, str], float]:
-    """CPU seconds of this process's children and theirs: (pid, what it is)."""
+    """CPU seconds of this process's descendants, by (pid, kind)."""
     found = {}
     mine = os.getpid()
     parents: dict[int, int] = {}
@@ -149,7 +148,7 @@ def seconds_by_process() -> dict[tuple[int, str], float]:
 
 
 async def streams(url: str, count: int, tokens: int) -> int:
-    """So many at once, over one connection each; the tokens they brought."""
+    """Run this many streams at once, one connection each; return the number of tokens received."""
 
     async def one(number: int) -> int:
         connection = await Connection.open(url)
@@ -166,7 +165,7 @@ async def streams(url: str, count: int, tokens: int) -> int:
 
 
 async def affinity(report: Report, addresses: list[str], secret: bytes, model: Path, sessions: int) -> None:
-    """Turns in random order, each behind the last of its session; a hit finds the session's tokens in the cache."""
+    """Run the sessions' turns round by round, 20 sessions at a time; a hit finds the session's tokens in the cache."""
     engine = await ClusterEngine.start(members(addresses), secret.strip(), fingerprint(model))
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     prompts = [[(7 * session + place) % 500 + 20 for place in range(130)] for session in range(sessions)]
@@ -195,13 +194,13 @@ async def affinity(report: Report, addresses: list[str], secret: bytes, model: P
 
 
 async def steers(report: Report, here: str, there: str, args: argparse.Namespace) -> None:
-    """By turns, so that a busy moment of the machine hits both."""
+    """Alternate between local and remote, so that a busy moment of the machine hits both."""
     local, remote = [], []
     for _ in range(args.repeats + 1):
         local.append(await steer_ms(here, here))
         if args.live:
             remote.append(await steer_ms(here, there))
-    del local[:1], remote[:1]  # cold code
+    del local[:1], remote[:1]  # the first ones run cold code
     report.add("cluster.steer_local_p50_ms", statistics.median(local), "ms")
     if not args.live:
         report.notes.append("steering across fronts needs Redis: --live redis://…")
@@ -210,7 +209,8 @@ async def steers(report: Report, here: str, there: str, args: argparse.Namespace
 
 
 async def steer_ms(here: str, at: str) -> float:
-    """A response runs at one front; from the steer sent to another (or the same) to the first new token here."""
+    """Milliseconds from a steer, sent at the front `at`, to the first new token at the front `here` that runs the
+    response."""
     for attempt in range(20):
         async with aiohttp.ClientSession() as http, http.ws_connect(f"{here}/responses") as running:
             other = running if at == here else await http.ws_connect(f"{at}/responses")

@@ -1,7 +1,7 @@
 """`fulgur bench editor`: from a key to ghost text, and from a change to the next edit, with a buffer of 2,000 lines.
 
-A real server with the largest embedded model is asked over one HTTP connection with the bodies that the VS Code
-extension sends, key by key, as somebody types a line; the drawing of the editor is not in it.
+A real server with the largest embedded model gets, over one HTTP connection, the requests that the VS Code extension
+sends key by key as a person types a line. The editor's own drawing is not included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fulgur.errors import FulgurError
 from fulgur.workspace.folders import embedded_models
 
 _LINES = 2000
-_PREFIX, _SUFFIX, _TOKENS = 12_000, 4_000, 48  # as apps/vscode/src/completions.ts has them
+_PREFIX, _SUFFIX, _TOKENS = 12_000, 4_000, 48  # the same as in apps/vscode/src/completions.ts
 _TYPED = (
     "    for name, price in sorted(prices.items()):\n        total = total + price * rate_of(name)\n    return total\n"
 )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Medians and 95th percentiles."""
+    """Measure; report medians and 95th percentiles."""
     folders = embedded_models()
     if not folders:
         raise FulgurError("no embedded model is installed")
@@ -86,13 +86,13 @@ async def _measure(folder: Path, keys: int, changes: int) -> Report:
 
 
 def _fresh_tokens(told: dict[str, Any]) -> int:
-    """Tokens of a prompt that were not in the cache."""
+    """The prompt's tokens that were not in the cache."""
     usage = told["usage"]
     return int(usage["prompt_tokens"]) - int(usage["prompt_tokens_details"]["cached_tokens"])
 
 
 def _buffer() -> str:
-    """A module of functions, each like real code and none like another."""
+    """A module of functions, all like real code and all different."""
     parts = [
         f"def step_{n}(values, factor_{n}):\n    found = []\n    for value in values:\n"
         f"        found.append(value * factor_{n} + {n})\n    return found, factor_{n}\n\n\n"
@@ -102,7 +102,7 @@ def _buffer() -> str:
 
 
 def _key_bodies(count: int) -> list[dict[str, Any]]:
-    """What the extension sends while a function in the middle of the buffer is typed, one body a key."""
+    """The bodies that the extension sends, one per key, while a function in the middle of the buffer is typed."""
     text = _buffer()
     at = text.index("def step_140(")
     head, after = text[:at] + "def total_of(prices, rate_of):\n    total = 0\n", text[at:][:_SUFFIX]
@@ -123,8 +123,8 @@ def _key_bodies(count: int) -> list[dict[str, Any]]:
 
 
 def _change_bodies(count: int) -> list[dict[str, Any]]:
-    """By turns: a parameter renamed by hand, so that its uses follow, and a value no longer returned, which is for the
-    model to judge."""
+    """Alternate between a parameter renamed by hand, whose uses follow, and a value that is no longer returned, which
+    the model must judge."""
     text = _buffer()
     bodies = []
     for number in range(count):
@@ -138,7 +138,7 @@ def _change_bodies(count: int) -> list[dict[str, Any]]:
 
 
 async def _stop(home: Path) -> None:
-    """End the server that was started for this."""
+    """End the server that this bench started."""
     import json
     import os
     import signal

@@ -1,7 +1,7 @@
-"""Edits as people make them, for the replay: an original, an instruction, and the same text edited.
+"""Edits as people make them, for the replay: an original, an instruction, and the edited text.
 
-Each edit is a list of replacements, so that what changed can be read at a glance; a replacement that no longer finds
-its text is an error.
+Each edit is a list of replacements, so that the change can be read at a glance; a replacement that does not find its
+text is an error.
 """
 
 from __future__ import annotations

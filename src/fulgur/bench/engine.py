@@ -1,19 +1,19 @@
 """`fulgur bench engine`: the CPU engine and llama.cpp on the same random weights, in the same run.
 
-Both stay loaded in processes of their own and are measured in turns, round by round. Values are medians over the
-rounds, ratios are medians of the ratios within a round. What a decode step reads is the weights and the keys and values
-of its context; the share of the bandwidth is that, times tokens a second, over the read bandwidth measured at the same
-footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512. An
-edit's speed is held against single steps right before it. `engine.long.*`: behind 8,192 tokens, keys and values in bf16
-and in 8 bits (`bench/long_context.py`).
+Both stay loaded in separate processes and are measured in turn, round by round. Values are medians over the rounds;
+ratios are medians of the per-round ratios. A decode step reads the weights and the keys and values of its context; the
+bandwidth share is those bytes, times tokens a second, over the read bandwidth measured at the same footprint in the
+same round. Decode and verify are measured at a context of 512 tokens, prefill with 512. An edit's speed is compared
+with single steps right before it. `engine.long.*`: after 8,192 tokens, with keys and values in bf16 and in 8 bits
+(`bench/long_context.py`).
 
-What the machine allows is measured in the same rounds and stands beside three figures. The bandwidth is that of the
-best of many passes, a decode that of the median token: `bandwidth_share.read` is what the median of plain passes over
-the same bytes reaches. `bandwidth_share.most`: the same for passes that also unpack the weights and multiply them with
-one row, on all threads and without attention, quantising or barriers; both are run in turns with single steps.
+What the machine allows is measured in the same rounds and shown beside three figures. The bandwidth is that of the best
+of many passes, a decode that of the median token, so `bandwidth_share.read` is what the median of plain passes over the
+same bytes reaches. `bandwidth_share.most` is the same for passes that also unpack the weights and multiply them with
+one row, on all threads but without attention, quantising or barriers. Both alternate with single steps.
 `verify*.least`: the products of these tokens at the rate at which the CPU multiplies bytes in registers.
 `edit.ratio_raw.most`: steps at their measured cost, with perfect foresight of which guesses are right. `of_most` is the
-share of it that is reached.
+fraction of it that is reached.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 class Effort:
     rounds: int
     repeat: int  # decodes within a round
-    turns: int = 1  # of a large model and of the peer
+    turns: int = 1  # per large model and its peer
 
 
 FULL, QUICK = Effort(rounds=7, repeat=5, turns=2), Effort(rounds=2, repeat=2)
-_SECONDS, _FEWEST = 35.0, 3  # a model gets no further round after this long, if it had this many
+_SECONDS, _FEWEST = 35.0, 3  # seconds after which a model gets no further round, if it had this many
 _REPEAT_LARGE = 3
-_KV_LARGE = 4096  # tokens of KV cache with which the memory of a large model is looked at
+_KV_LARGE = 4096  # tokens of KV cache while the memory of a large model is measured
 
-# What the project holds itself to on two AVX-512/AMX cores.
+# The project's own targets on two AVX-512/AMX cores.
 AT_LEAST = {
     "engine.decode.ratio_llama.30M.int4": 2.5,
     "engine.decode.ratio_llama.30M.int8": 2.0,
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Measure every model and precision that was asked for."""
+    """Measure every requested model and precision."""
     chosen = _choose(args.models, [*SHAPES, *LARGE, "hybrid"], "--models")
     models, large = [name for name in chosen if name in SHAPES], [name for name in chosen if name in LARGE]
     precisions = _choose(args.bits, ["4", "8"], "--bits")
@@ -163,7 +163,7 @@ def _measure(
         begin(f"{label}: memory")
         try:
             memory = measure_memory(comparison.folder, _KV_LARGE if comparison.large else None)
-        except FulgurError as error:  # the rest was measured and stays
+        except FulgurError as error:  # keep what was measured before
             report.notes.append(f"{label}: no figures of memory: {error}")
         else:
             _add(report, f"engine.memory.ratio.{model}.int{bits}", memory.ratio, "x")
@@ -173,7 +173,7 @@ def _measure(
 
 
 def _rounds(comparison: Comparison, effort: Effort, begin: Callable[[int], None]) -> int:
-    """As many rounds as were asked for, fewer where one takes long; returns how many."""
+    """Run the requested rounds, or fewer if they take long; return how many ran."""
     start = perf_counter()
     for i in range(1, effort.rounds + 1):
         begin(i)
@@ -228,7 +228,7 @@ def _add(report: Report, name: str, value: float, unit: str) -> None:
 
 
 def _add_smallest(report: Report, name: str) -> None:
-    """The row without a precision: the worst of those with one."""
+    """Add the row without a precision: the worst of those with one."""
     values = [row.value for row in report.rows if row.name.startswith(name + ".")]
     if values:
         _add(report, name, min(values), "x")

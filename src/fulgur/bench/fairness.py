@@ -1,7 +1,8 @@
-"""`fulgur bench fairness`: what light users wait beside one who fills the pool: first in first out, and in our queue.
+"""`fulgur bench fairness`: how long light users wait beside one who fills the pool: first in first out, and in our
+queue.
 
-A simulation with the server's own scheduler and no clock but its own, so the figures are the same on every machine.
-One key keeps 80 lanes busy in a pool of 40 slots; 20 light keys ask now and then. Requests, their times and their
+A simulation with the server's own scheduler and simulated time, so the figures are the same on every machine. One key
+keeps 80 lanes busy in a pool of 40 slots; 20 light keys send requests now and then. Requests, their times and their
 lengths are the same in both runs; the scheduler learns what an answer cost when it has ended.
 """
 
@@ -33,12 +34,12 @@ class Result:
 
 
 def simulate(*, fair: bool, seconds: float, seed: int) -> Result:
-    """Run the traffic. First in first out is the same queue with one owner for all."""
+    """Simulate the traffic. First in first out is the same queue with one owner for everybody."""
     lengths, arrivals = random.Random(seed), random.Random(seed + 1)
     queue = FairQueue(SLOTS, {"default": Share()})
     result = Result()
     number = count()
-    events: list[tuple[float, int, str, Ticket | None, float]] = []  # when, tie, key, the ticket that ends, its tokens
+    events: list[tuple[float, int, str, Ticket | None, float]] = []  # when, tie-break, key, ticket that ends, tokens
     for key in (f"light{index}" for index in range(LIGHT)):
         at = arrivals.expovariate(1 / PAUSE_S)
         while at < seconds:
@@ -54,7 +55,7 @@ def simulate(*, fair: bool, seconds: float, seed: int) -> Result:
         if ended is not None:
             queue.done(ended, tokens)
             result.work[key] = result.work.get(key, 0.0) + tokens
-        if ended is None or key == HEAVY:  # a lane asks again as soon as it has its answer
+        if ended is None or key == HEAVY:  # a lane sends its next request as soon as it has its answer
             ticket = Ticket(key if fair else "all", "default")
             asked[ticket] = key, now
             queue.add(ticket)

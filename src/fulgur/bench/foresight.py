@@ -1,7 +1,7 @@
 """The most that drafts can give in an edit replay.
 
-Every guess that the drafters would have got right is known beforehand, no wrong one is ever made, and the engine around
-the steps takes no time.
+Every guess that the drafters would get right is known in advance, no wrong guess is made, and the engine around the
+steps takes no time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LONGEST = WIDTHS[-1] - 1  # guesses in a step
 
 
 def right_guesses(source: list[int], prompt: list[int], answer: list[int]) -> list[int]:
-    """For every token of the answer after the first, which comes with the prompt: how many tokens from it on the better
-    drafter would have guessed when asked there."""
+    """For every answer token after the first, which comes with the prompt: how many tokens from there the better
+    drafter would guess right."""
     tokens = [*prompt, answer[0]]
     drafters = (SourceDrafter(source, tokens), NgramDrafter(tokens))
     right = []
@@ -48,13 +48,13 @@ def edits_known(folder: Path) -> list[list[int]]:
 
 
 def least_seconds(right: Sequence[int], seconds: Mapping[int, float]) -> float:
-    """The quickest way through one answer when steps of these widths take `seconds`, and those between what lies
-    between."""
+    """The shortest time through one answer if steps of these widths take `seconds`; widths in between are
+    interpolated."""
     widths = sorted(seconds)
     cost = np.interp(range(widths[-1] + 1), widths, [seconds[width] for width in widths])
     least = [0.0] * (len(right) + 1)
     for at in reversed(range(len(right))):
-        # A step with n right guesses gives them and one token more, but no more than are left.
+        # A step with n right guesses yields them and one more token, but never more than remain.
         most = min(right[at], len(right) - at - 1, len(cost) - 2)
         least[at] = min(float(cost[n + 1]) + least[at + n + 1] for n in range(most + 1))
     return least[0]

@@ -1,10 +1,10 @@
 """`fulgur bench gpu`: the GPU engine as a server uses it: decoding beside the bare loop, prompts beside transformers.
 
-The difference of engine and loop is what the host adds to a token: reading the ring, turning tokens into text,
-reporting them. Then sampling and many streams, then edits and long contexts, then prompts. Random weights, no
-speculation but in edits, medians of several runs.
-Which kernels take how long is measured by `python -m fulgur.bench.gpu_decode`. `python -m fulgur.bench.gpu` runs this
-where little is installed.
+The difference between engine and loop is what the host adds to a token: reading the ring, turning tokens into text,
+reporting them. Then sampling and many streams, then edits and long contexts, then prompts. Random weights, speculation
+only for edits, medians of several runs.
+`python -m fulgur.bench.gpu_decode` measures how long each kernel takes. `python -m fulgur.bench.gpu` runs this where
+little is installed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
 
 
 def _parts(args: argparse.Namespace, known: tuple[str, ...]) -> list[str]:
-    """What was asked for, or all."""
+    """The requested parts, or all of them."""
     parts = list(known) if args.parts is None else str(args.parts).split(",")
     if unknown := set(parts) - set(known):
         raise UsageError(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(known)}")
@@ -112,7 +112,7 @@ def _parts(args: argparse.Namespace, known: tuple[str, ...]) -> list[str]:
 
 
 def _family(args: argparse.Namespace) -> Report:
-    """A model of the general driver."""
+    """Measure a model of the general driver."""
     from fulgur.bench.gpu_decode import read_bandwidth
     from fulgur.kernels.cuda.open import usable
 
@@ -124,7 +124,7 @@ def _family(args: argparse.Namespace) -> Report:
 
 
 def free() -> None:
-    """Memory of what is no longer used goes back to the GPU: a peer needs it."""
+    """Return unused memory to the GPU, because a peer needs it."""
     import torch
 
     gc.collect()
@@ -134,7 +134,7 @@ def free() -> None:
 def measure(
     runtime: Runtime, tokenizer: Tokenizer, name: str, report: Report, *, prompt: int = PROMPT, steps: int = STEPS
 ) -> None:
-    """The loop alone, the engine over it, and how many steps pass until a run has stopped."""
+    """Measure the loop alone, the engine on top of it, and how many steps it takes to stop a run."""
     import numpy as np
 
     from fulgur.engine.engine import Engine
@@ -156,7 +156,7 @@ def measure(
         start = perf_counter()
         stream.stop()
         stopping.append(perf_counter() - start)
-        # The engine takes the prompt from its cache and the rest from the loop; an event for every token.
+        # The engine takes the prompt from its cache and the rest from the loop, with an event for every token.
         engine = Engine(runtime, tokenizer, max_draft=0)
         request = GenerateRequest(tokens.tolist(), SamplingParams(max_tokens=steps + 1, ignore_eos=True))
         engine.submit(request)
@@ -175,7 +175,7 @@ def measure(
 
 
 def write_tokenizer(folder: Path, vocab: int) -> None:
-    """Byte-level pieces of one to three letters, one for every id: text has to be made of them."""
+    """Write a tokenizer of byte-level pieces of one to three letters, one for every id, so that each id has text."""
     from itertools import product
 
     from tokenizers import Tokenizer as Backend

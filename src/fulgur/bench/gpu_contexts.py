@@ -1,6 +1,6 @@
 """Edits and long contexts on the GPU engine: the edits of the replay with drafts; decoding and verifying a draft far
-from the beginning, decoding also with keys and values in 8 bits. Random weights; keys and values of long contexts are
-random, too; medians.
+into a context, decoding also with 8-bit keys and values. Random weights; the keys and values of long contexts are
+random too; medians.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fulgur.kernels.cuda.kv_cache import OLDEST as FP8_FROM
 if TYPE_CHECKING:
     from fulgur.kernels.cuda.runtime import Runtime
 
-FAR, RUNS = 64, 3  # tokens that are decoded there; replays of all edits
+FAR, RUNS = 64, 3  # tokens decoded there; replays of all edits
 BARS: dict[str, dict[str, float]] = {
     "qwen3-coder-30b-a3b.fp8": {"edit": 2200, "rows8.32768": 3.6, "32768": 540, "131072": 230},
     "qwen2.5-coder-7b.fp8": {"edit": 1900},
@@ -31,7 +31,7 @@ def measure_edits(runtime: Runtime, name: str, report: Report) -> None:
 
 
 def measure(runtime: Runtime, name: str, report: Report, contexts: list[int]) -> None:
-    """Decoding with keys and values as the runtime has them, and in 8 bits where the GPU can."""
+    """Measure decoding with keys and values in the runtime's format, and in 8 bits if the GPU can."""
     bars = BARS.get(name, {})
     rates = context_rates(runtime, [context - FAR for context in contexts], FAR)
     for position, rate in rates.items():

@@ -38,11 +38,11 @@ TABLE: tuple[tuple[str, str, float], ...] = (
     ("qwen3-coder-30b-a3b", "int4", 1400),
 )
 PROMPT, STEPS, RUNS = 512, 256, 5
-PEER_SECONDS = 240.0  # transformers needs 133 s to make, compile and time the 30B on an H200
+PEER_SECONDS = 240.0  # transformers takes 133 s to build, compile and time the 30B on an H200
 
 
 def read_bandwidth(gpu: Gpu) -> float:
-    """Bytes a second over 4 GiB, the median of ten sweeps."""
+    """Read bandwidth in bytes a second over 4 GiB: the median of ten sweeps."""
     import ctypes
 
     import torch
@@ -74,7 +74,7 @@ def read_bandwidth(gpu: Gpu) -> float:
 
 
 def prefill(runtime: Runtime, blocks: Any) -> tuple[int, float]:
-    """A prompt of random tokens; the token that follows it and the seconds it took."""
+    """Prefill a prompt of random tokens; return the next token and the seconds it took."""
     tokens = np.random.default_rng(4).integers(0, runtime.vocab_size, PROMPT).astype(np.int32)
     start = time.perf_counter()
     best = runtime.step(
@@ -84,7 +84,7 @@ def prefill(runtime: Runtime, blocks: Any) -> tuple[int, float]:
 
 
 def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[str, float]:
-    """Tokens a second as the host sees them arrive, and how varied they were."""
+    """Measure tokens a second as the host sees them arrive, the median gap, and how varied the tokens were."""
     blocks = np.arange(blocks_for(PROMPT + steps) + 1, dtype=np.int32)[None]
     token, seconds = prefill(runtime, blocks)
     none, out = np.zeros(0, np.int32), np.zeros(steps, np.int32)
@@ -107,7 +107,7 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
 
 
 def context_rates(runtime: Runtime, positions: list[int], steps: int = 64, runs: int = RUNS) -> dict[int, float]:
-    """Tokens a second after so many positions of random keys and values; none where they do not fit."""
+    """Tokens a second after each number of positions of random keys and values; those that do not fit are left out."""
     runtime.randomize_cache()
     blocks, none = np.arange(runtime.kv_blocks, dtype=np.int32), np.zeros(0, np.int32)
     rates = {}
@@ -124,7 +124,8 @@ def context_rates(runtime: Runtime, positions: list[int], steps: int = 64, runs:
 
 
 def profile(runtime: Runtime, steps: int = 256) -> str:
-    """Where a step of the persistent driver goes: microseconds a layer (the end: a step), mean and longest of a CTA."""
+    """Where a step of the persistent driver spends its time: microseconds per layer (the end: per step), mean and
+    longest over the CTAs."""
     plan = runtime.weights.plan
     layers = plan.config.n_layers
     profiled = Runtime(runtime.weights, kv_blocks=blocks_for(PROMPT + steps), gpu=runtime.gpu, profile=True)
@@ -168,7 +169,7 @@ def free() -> None:
 def bench_row(
     name: str, weights: str, driver: str, bandwidth: float, phases: bool, contexts: list[int]
 ) -> tuple[dict[str, float], dict[int, float]]:
-    """What was found of decoding, and the rates after `contexts` positions."""
+    """Measure decoding; return its figures and the rates after `contexts` positions."""
     blocks = blocks_for(max([PROMPT + 3 * STEPS, *(position + STEPS for position in contexts)]))
     runtime = open_random(SHAPES[name], weights=weights, kv_blocks=blocks, driver=driver)
     try:
@@ -214,7 +215,7 @@ def main() -> int:
 
 
 def save(path: Path | None, gpu: Gpu, rows: list[dict[str, Any]]) -> None:
-    """After every row: a run that is cut short keeps what it has."""
+    """Save after every row, so that a run cut short keeps what it has."""
     if path is not None:
         machine = {"gpu": gpu.name, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
         path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
@@ -275,7 +276,7 @@ def measure(gpu: Gpu, options: argparse.Namespace) -> list[str]:
 
 
 def _peer(name: str, deadline: float, rows: list[dict[str, Any]], lines: list[str]) -> None:
-    """transformers in a process of its own, for at most PEER_SECONDS: compiling a large model may take minutes."""
+    """Time transformers in a separate process, for at most PEER_SECONDS: compiling a large model may take minutes."""
     left = min(deadline - time.monotonic(), PEER_SECONDS)
     if left < 20:
         lines.append(f"transformers {name}: not run, out of time")

@@ -1,7 +1,7 @@
 """Decoding of the families that the GPU's general driver runs, with random weights made on the device.
 
-`python -m fulgur.bench.gpu_families`, or one of them by `fulgur bench gpu --model`. Rows, with the model and its format
-behind them; the part of `--parts` that makes them:
+`python -m fulgur.bench.gpu_families`, or one of them by `fulgur bench gpu --model`. Rows, with the
+model and its format appended, and the part of `--parts` that makes them:
 
     gpu.decode.tok_s            plain: one stream by the device's loop, greedy, after a prompt of 512 tokens
     gpu.decode.bandwidth_share  plain: weights, states and keys that a token reads, against the bandwidth measured first
@@ -10,8 +10,8 @@ behind them; the part of `--parts` that makes them:
     gpu.decode.tok_s… .mtp      mtp: through the engine with drafts whose tokens are right with a chance of 0.93
     gpu.decode.tok_s… .mtp66    mtp66: the same with 0.66
 
-Acceptance is forced: the head drafts, which takes its time, and its guesses are replaced by the known continuation,
-each token made wrong with the rest of the chance. Whether and how long to draft is the engine's own choice.
+Acceptance is forced: the head drafts at its real cost, and its guesses are replaced by the known continuation, in which
+each token is right with the given chance, else wrong. Whether and how long to draft is the engine's own choice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PROMPT, STEPS, RUNS, WARM = 512, 256, 3, 64
 PARTS = ("plain", "rows", "mtp", "mtp66")
 CHANCES = {"mtp": 0.93, "mtp66": 0.66}
-# What the rows are held against; `mtp66` is held against 0.97 of the plain rate of the same run.
+# The targets of the rows; `mtp66` must reach 0.97 of the plain rate of the same run.
 BARS = {
     "qwen3.6-35b-a3b.fp8": 850, "qwen3.6-35b-a3b.fp8.mtp": 1400, "qwen3.6-27b.fp8": 145, "qwen3.6-27b.fp8.mtp": 420,
     "gpt-oss-20b.mxfp4": 1100, "gpt-oss-120b.mxfp4": 750, "qwen3-next-80b-a3b.fp8": 700,
@@ -54,7 +54,7 @@ PLAIN_SHARE = 0.97
 
 
 def formats_of(model: str, weights: str) -> Any:
-    """`mxfp4` is that of the experts: everything else of such a checkpoint is bf16."""
+    """In `mxfp4` only the experts have that format: everything else in such a checkpoint is bf16."""
     from fulgur.kernels.cuda.family_plan import Weights
 
     return Weights.named("bf16", "mxfp4") if weights == "mxfp4" else Weights.named(weights)
@@ -72,8 +72,8 @@ def plan_of(model: str, weights: str, gpu: Gpu) -> FamilyPlan:
 
 
 def compile_ahead(plans: Sequence[FamilyPlan], gpu: Gpu) -> list[Future[bytes]]:
-    """Compile what these models need, all of it side by side: one after the other, each would wait for its slowest
-    kernel. Whoever needs a kernel that failed here is told by its own attempt."""
+    """Compile everything these models need in parallel: in sequence, each would wait for its slowest kernel. If a
+    kernel fails here, its user gets the error from its own attempt."""
     from fulgur.kernels.cuda import family_kernels, family_prefill_fast
     from fulgur.kernels.cuda.build import architecture, build, cubin_of, sources
     from fulgur.kernels.cuda.header import layout
@@ -109,7 +109,7 @@ def open_random(model: str, weights: str, kv_tokens: int) -> FamilyRuntime:
 
 
 def stream(runtime: FamilyRuntime, token: int, position: int, count: int) -> list[int]:
-    """`count` tokens of the device's loop, in as many runs as it takes."""
+    """Generate `count` tokens with the device's loop, in as many runs as it takes."""
     table, made = np.arange(runtime.kv_blocks, dtype=np.int32), [token]
     while len(made) <= count:
         run = runtime.stream(made[-1], position + len(made) - 1, table, (), count + 1 - len(made))
@@ -119,7 +119,7 @@ def stream(runtime: FamilyRuntime, token: int, position: int, count: int) -> lis
 
 
 class ForcedDrafts:
-    """A runtime whose own drafts are taken from a known text, each token right with a chance."""
+    """A runtime whose own drafts are replaced by a known text, each token right with a given probability."""
 
     def __init__(self, runtime: FamilyRuntime, text: list[int], chance: float) -> None:
         self._runtime, self._text, self._chance = runtime, text, chance
@@ -141,7 +141,7 @@ class ForcedDrafts:
 
 def measure(runtime: FamilyRuntime, name: str, bandwidth: float, report: Report, *, parts: Sequence[str] = PARTS,
             prompt: int = PROMPT, steps: int = STEPS) -> None:  # fmt: skip
-    """The rows of one model."""
+    """Add the rows of one model."""
     tokens = np.random.default_rng(4).integers(0, runtime.vocab_size, prompt).astype(np.int32)
     plain = _measure_plain(runtime, name, tokens, bandwidth, report, steps) if "plain" in parts else None
     if "rows" in parts:
@@ -169,7 +169,7 @@ def measure(runtime: FamilyRuntime, name: str, bandwidth: float, report: Report,
 def _measure_plain(
     runtime: FamilyRuntime, name: str, tokens: Any, bandwidth: float, report: Report, steps: int
 ) -> float:  # fmt: skip
-    """Tokens a second of the device's loop."""
+    """Measure tokens a second of the device's loop."""
     prompt = len(tokens)
     first = _prompted(runtime, tokens)
     stream(runtime, first, prompt, min(WARM, steps))
@@ -193,14 +193,14 @@ def _measure_plain(
 
 
 def _prompted(runtime: FamilyRuntime, tokens: Any) -> int:
-    """The token after a prompt, whose keys, values and states are there now."""
+    """Prefill a prompt, whose keys, values and states then stay in place; return the next token."""
     table, rows = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.arange(len(tokens), dtype=np.int32)
     (first,) = runtime.step(tokens, rows, np.zeros(len(tokens), np.int32), table, rows[-1:])
     return int(first)
 
 
 def _draft_time(runtime: FamilyRuntime, tokens: Any) -> float:
-    """Seconds of a guess."""
+    """Seconds per guess."""
     first, table, times = _prompted(runtime, tokens), np.arange(runtime.kv_blocks, dtype=np.int32)[None], []
     for _ in range(RUNS + 1):
         start = time.perf_counter()
@@ -210,7 +210,7 @@ def _draft_time(runtime: FamilyRuntime, tokens: Any) -> float:
 
 
 def _step_time(runtime: FamilyRuntime, width: int) -> float:
-    """Seconds of a step over `width` rows."""
+    """Seconds per step over `width` rows."""
     table, at = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.arange(width, dtype=np.int32)
     tokens = np.random.default_rng(7).integers(0, runtime.vocab_size, (12, width)).astype(np.int32)
     times = []
@@ -222,7 +222,7 @@ def _step_time(runtime: FamilyRuntime, width: int) -> float:
 
 
 class _Asker:
-    """Answers through engines that share a tokenizer and what steps were found to cost, as requests of a server do."""
+    """Answers through engines that share a tokenizer and the measured step costs, like requests to a server."""
 
     def __init__(self, runtime: FamilyRuntime) -> None:
         from fulgur.bench.gpu import write_tokenizer
@@ -235,7 +235,7 @@ class _Asker:
         self._cost: StepCost = measure_cost(runtime)
 
     def answered(self, runtime: Any, prompt: list[int], steps: int, max_draft: int = 32) -> tuple[list[int], float]:
-        """An answer, and its tokens a second from the first one on."""
+        """Generate an answer; return it and its tokens a second from the first one on."""
         from fulgur.engine.engine import Engine
         from fulgur.engine.params import GenerateRequest, SamplingParams
 
@@ -313,7 +313,7 @@ def main() -> int:
             if start > end:
                 raise FulgurError("not run: out of time")
             run_model(name, usual_format(name), bandwidth, report, parts)
-        except Exception as error:  # the other models shall be seen too
+        except Exception as error:  # the other models must still run
             failed += 1
             print(f"FAIL {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
         for row in report.rows[done:]:

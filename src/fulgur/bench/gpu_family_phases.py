@@ -1,9 +1,9 @@
-"""Where a step of the GPU's general driver goes: `python -m fulgur.bench.gpu_families --phases --models A`.
+"""Where a step of the GPU's general driver spends its time: `python -m fulgur.bench.gpu_families --phases --models A`.
 
 Each kind of launch is timed alone, in a graph of those of all layers one after another, so that weights come from
-memory; then the layers of each kind, and the whole step. Alone a launch waits for its own like, as it would wait for
-its predecessor. What a layer takes beyond the sum of its launches is what waiting for other kinds costs, what it takes
-less is what overlaps. Products are timed on one CTA a multiprocessor and on two as well.
+memory; then the layers of each kind, and the whole step. Alone, a launch waits for one of its own kind as it would for
+its predecessor. A layer's time beyond the sum of its launches is the cost of waiting for other kinds; time below that
+sum is overlap.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ROWS = (1, 4)
 
 
 def labels(runtime: FamilyRuntime, kind: str) -> list[str]:
-    """Of the launches of a layer, in their order."""
+    """The labels of a layer's launches, in order."""
     mixed = ["ba", "qkv", "delta"] if kind == DELTA else ["qkv", "rope", "attend"]
     return [*mixed, "o", *(["router"] if runtime.config.n_experts else []), "gate_up", "down"]
 
 
 def phases(runtime: FamilyRuntime, bandwidth: float, position: int) -> list[str]:
-    """The lines of a table; the sequence and its state are useless afterwards."""
+    """The lines of a table; afterwards the sequence and its state are useless."""
     table = np.arange(runtime.kv_blocks, dtype=np.int32)[None]
     lines = [f"{'launch':24} {'rows':>4} {'us':>8} {'MB':>8} {'share':>6}"]
     for rows in ROWS:
@@ -69,7 +69,7 @@ def _of(runtime: FamilyRuntime, bandwidth: float, rows: int) -> list[str]:
 
 
 def _seconds(runtime: FamilyRuntime, launches: list[Launch]) -> float:
-    """Of a graph of them, the median of several replays."""
+    """Seconds for a graph of these launches: the median of several replays."""
     import torch
 
     graph, times = runtime.graphs.captured(launches), []

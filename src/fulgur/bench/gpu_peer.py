@@ -25,7 +25,7 @@ def settings_of(config: ModelConfig, **more: Any) -> Any:
 
 
 def random_peer(config: ModelConfig, context: int, **more: Any) -> Any:
-    """A model of transformers with random bf16 weights on the GPU."""
+    """Build a transformers model with random bf16 weights on the GPU."""
     import torch
     import transformers
 
@@ -50,7 +50,7 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
     import torch
     import transformers
 
-    # The experts of one token as one product: a loop over experts takes torch.compile apart.
+    # Compute a token's experts as one batched product: a loop over experts would break torch.compile's graph.
     more = {"experts_implementation": "batched_mm"} if config.n_experts else {}
     model = random_peer(config, prompt + 4 * steps, **more)
     cache = transformers.StaticCache(config=model.config, max_cache_len=prompt + 4 * steps)
@@ -75,7 +75,8 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
 
 
 def prompt_times(config: ModelConfig, lengths: list[str], runs: int = 3) -> dict[str, float]:
-    """Milliseconds to the logits of the last token, uncompiled (lengths vary); `8192+200`: after 8,192 in the cache."""
+    """Milliseconds until the last token's logits, uncompiled because lengths vary; `8192+200` is 200 tokens after 8,192
+    in the cache."""
     import torch
     import transformers
 

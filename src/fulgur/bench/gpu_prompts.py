@@ -1,7 +1,7 @@
-"""Prompts on the GPU engine: time to the first token, with and without a cached prefix, alone and beside a stream.
+"""Prompts on the GPU engine: time to first token, with and without a cached prefix, alone and beside a stream.
 
-Random tokens, none of them twice, through the engine as a server would use it; medians. transformers times the same
-lengths on the same GPU (bf16, its fastest attention and experts) in a process of its own.
+Random tokens, no prompt twice, through the engine as a server would use it; medians. transformers times the same
+lengths on the same GPU (bf16, its fastest attention and experts) in a separate process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from fulgur.text.tokenizer import Tokenizer
 
 CACHED, RUNS, SPARE = 8192, 3, 8
-LONG = 65536  # tokens of a prompt that is timed once: it takes seconds
-JOINING, STREAM = 4096, 512  # tokens of the request that joins, and of the prompt of the stream
+LONG = 65536  # tokens of a prompt that is timed only once, because it takes seconds
+JOINING, STREAM = 4096, 512  # tokens of the request that joins, and of the stream's prompt
 PEER_SECONDS = 240.0
-# Milliseconds to the first token, and tokens a second that a stream keeps when another request joins.
+# Milliseconds to the first token, and tokens a second that a stream keeps while another request joins.
 BARS: dict[str, dict[str, float]] = {
     "qwen3-coder-30b-a3b.fp8": {
         "512": 50, "2048": 90, "8192": 200, "32768": 1200, "131072": 12000, "8192+200": 40, "8192+2000": 110,
@@ -49,7 +49,7 @@ class Prompts:
         return [int(t) for t in self._noise.integers(0, self._vocab, count)]
 
     def first_token(self, prompt: list[int], *, joins: bool = False) -> tuple[float, int]:
-        """Seconds until the prompt's first token, and the tokens that others got meanwhile."""
+        """Seconds until the prompt's first token, and how many tokens other requests got meanwhile."""
         from fulgur.engine.params import GenerateRequest, SamplingParams
 
         start = perf_counter()
@@ -67,7 +67,7 @@ class Prompts:
         return first, others
 
     def stream(self) -> str:
-        """A request that decodes for long; it has begun."""
+        """Start a request that decodes for long; return once it is under way."""
         from fulgur.engine.params import GenerateRequest, SamplingParams
 
         params = SamplingParams(max_tokens=2000, ignore_eos=True)
@@ -90,7 +90,7 @@ def measure(runtime: Runtime, tokenizer: Tokenizer, name: str, report: Report, l
         report.add(f"gpu.ttft_ms.{name}.{row}", 1e3 * median(seconds), "ms", bar=bars.get(row), at_most=True)
 
     room = min(runtime.max_context, runtime.kv_blocks * runtime.block_tokens) - SPARE
-    for length in (length for length in lengths if length <= room + SPARE):  # a whole context leaves room for an answer
+    for length in (length for length in lengths if length <= room + SPARE):  # a full context leaves room for an answer
         runs = RUNS if length < LONG else 1
         add(str(length), [prompts.first_token(prompts.fresh(min(length, room)))[0] for _ in range(runs + 1)][1:])
     for more in (200, 2000):
@@ -115,7 +115,7 @@ def measure(runtime: Runtime, tokenizer: Tokenizer, name: str, report: Report, l
 
 
 def measure_peer(model: str, name: str, report: Report, lengths: list[int]) -> None:
-    """The same lengths by transformers; a note says why not."""
+    """Time transformers on the same lengths; if that fails, a note says why."""
     wanted = ",".join([*map(str, lengths), f"{CACHED}+200", f"{CACHED}+2000"])
     command = start.python("fulgur.bench.gpu_peer", model, wanted, "prompts")
     try:

@@ -1,4 +1,4 @@
-"""What a user's settings and company cost on the GPU engine: sampling, log-probabilities, a schema; many streams.
+"""What sampling settings and other users cost on the GPU engine: sampling, log-probabilities, a schema; many streams.
 
 Random weights and prompts, no speculation, through the engine as a server uses it; medians.
 """
@@ -75,7 +75,7 @@ def measure(
 
 
 def rate(engine: Engine, requests: list[GenerateRequest]) -> float:
-    """Tokens a second of all, from the moment that everyone has one until the first is through."""
+    """Total tokens a second, from the moment that every stream has one until the first stream ends."""
     names = {engine.submit(request) for request in requests}
     begun: set[str] = set()
     told, counted, start, end = 0, 0, 0.0, 0.0
@@ -93,7 +93,7 @@ def rate(engine: Engine, requests: list[GenerateRequest]) -> float:
 
 
 def rows_ratio(runtime: Runtime, position: int, rows: int = 8, runs: int = 30) -> float:
-    """A step over `rows` tokens of one sequence against a step over one."""
+    """The time of a step over `rows` tokens of one sequence relative to a step over one."""
     table = np.arange(runtime.kv_blocks, dtype=np.int32)[None]
     seconds = []
     for count in (1, rows):

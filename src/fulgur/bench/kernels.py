@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Best time of each case on one thread, and the multiply-adds a nanosecond that it makes."""
+    """Report the best time of each case on one thread, and its multiply-adds per nanosecond."""
     report = Report("fulgur bench kernels: one thread, best of many calls")
     chosen = [args.isa] if args.isa else _native.isas()
     table = list(timing_cases())

@@ -1,17 +1,17 @@
-"""`fulgur bench engine` for models of experts: random 4-bit weights of the true shape, one model at a time.
+"""`fulgur bench engine` for mixture-of-experts models: random weights of the true shape, one model at a time.
 
-What a token reads is counted (chosen experts, dense matrices, keys and values, recurrent states twice) and held against
-the read bandwidth measured in the same run. A step over four tokens is held against the distinct experts that four
-random choices touch.
+The bytes that a token reads are counted (chosen experts, dense matrices, keys and values, recurrent states twice) and
+compared with the read bandwidth measured in the same run. A step over four tokens is compared with the distinct experts
+that four random choices touch.
 
-The weights lie in a file and are read through its map, as a user's would be. The file is in the page cache before
-anything is timed, and on the disk, so that nothing is written meanwhile. `start_s` is the time until the first step can
-run. `first.*` are the first tokens and the first prompt after it: their pages are not in the process's tables yet. The
-other rows are steady ones, with every page touched before; `faults` says how many pages a token still had to find, and
-a page that came from the disk is noted.
+The weights are mapped from a file, as a user's would be. Before anything is timed, the file is in the page cache and on
+disk, so that nothing is written meanwhile. `start_s` is the time until the first step can run. `first.*` are the first
+tokens and the first prompt after that, when their pages are not in the process's page tables yet. The other rows are
+steady state, with every page touched before; `faults` counts the page faults of a token, and a page that came from the
+disk is noted.
 
-The memory holds one model. So llama.cpp has its turn after ours, on a file of the same numbers, and both have two turns
-(with `--quick` one). Its settings are chosen beforehand on the first layers of the model.
+Memory holds only one model. So llama.cpp runs after ours, on a file with the same numbers, and both get two turns (with
+`--quick` one). Its settings are chosen beforehand on the model's first layers.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from fulgur.model.packed_folder import PACKED_FILE, load_packed
 
 CONTEXT, DECODE, PREFILL, VERIFY = 256, 16, 256, 4
 ROOM = CONTEXT + 2 * PREFILL  # tokens of the caches
-PROBE = 1 << 30  # bytes over which the bandwidth is measured: far beyond any cache, and little beside the model
-TRIAL_LAYERS, TRIAL = 4, 64  # on which settings of the peer are tried, and tokens of context
+PROBE = 1 << 30  # bytes over which bandwidth is measured: far beyond any cache, and little beside the model
+TRIAL_LAYERS, TRIAL = 4, 64  # layers on which the peer's settings are tried, and tokens of context
 PEER_FILE = "peer.gguf"
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where weights are written. Kept, they serve the next run."""
+    """Where weights are written. If kept, they serve the next run."""
 
     folder: Path
     keep: bool
 
 
 def read_per_token(config: ModelConfig, weight_bytes: int, context: int) -> int:
-    """Bytes that a token after `context` others makes the CPU read and write."""
+    """The bytes that the CPU reads and writes for a token after `context` others."""
     spans = [min(config.window, context) if kind == SLIDING else context for kind in config.kinds if kind != DELTA]
     keys = 2 * 2 * config.kv_rows * sum(spans)
     delta, layers = config.delta, sum(kind == DELTA for kind in config.kinds)
@@ -66,7 +66,7 @@ def read_per_token(config: ModelConfig, weight_bytes: int, context: int) -> int:
 
 
 def distinct(config: ModelConfig, rows: int) -> float:
-    """Experts that so many rows touch, if each chooses at random."""
+    """The expected number of experts that so many rows touch, if each chooses at random."""
     return config.n_experts * (1 - (1 - config.experts_per_token / config.n_experts) ** rows)
 
 
@@ -82,7 +82,8 @@ def measure(
     turns: int,
     peer: bool,
 ) -> None:
-    """`repeat` decodes a turn; without the peer there is one turn. A model that the memory cannot hold is left out."""
+    """Measure with `repeat` decodes per turn; without the peer there is one turn. Skip a model that does not fit into
+    memory."""
     large = _Large(f"{model}.int{bits}", config, bits, files)
     size = random_bytes(config, bits)
     if 0 < memory_gb() < size / 2**30:  # 0: unknown
@@ -114,11 +115,11 @@ class _Large:
     def __init__(self, name: str, config: ModelConfig, bits: int, files: Files) -> None:
         self.name, self.config, self.bits = name, config, bits
         self.place = files.folder / name
-        self.samples: dict[str, list[float]] = defaultdict(list)  # one a turn
+        self.samples: dict[str, list[float]] = defaultdict(list)  # one per turn
         self.notes: list[str] = []
 
     def missing_bytes(self, size: int, peer: bool) -> int:
-        """What is still to be written: ours, and the peer's file of about the same size."""
+        """The bytes still to be written: ours, and the peer's file of about the same size."""
         ours = 0 if _is_there(self.place, self.config) else size
         theirs = size if peer and not (self.place / PEER_FILE).exists() else 0
         return ours + theirs
@@ -132,7 +133,7 @@ class _Large:
         self.read_bytes = read_per_token(config, weights.bytes_per_token, CONTEXT)
 
     def choose(self) -> PeerChoice:
-        """llama.cpp's settings, tried on the first layers alone."""
+        """Try llama.cpp's settings on the first layers only."""
         layers = min(TRIAL_LAYERS, self.config.n_layers)
         cut = replace(self.config, n_layers=layers, layer_kinds=self.config.layer_kinds[:layers])
         place = self.place / "cut"
@@ -162,7 +163,7 @@ class _Large:
             self.samples["first.decode"] += [seconds / DECODE for seconds in begun]
             self.samples["first.faults"].append((after[0] - before[0]) / DECODE)
             self.samples["first.prefill"] += [seconds / PREFILL for seconds in prompt]
-            worker.call("decode", context=CONTEXT, count=DECODE, repeat=1)  # the tokens that are timed are the same
+            worker.call("decode", context=CONTEXT, count=DECODE, repeat=1)  # warms up the very tokens that are timed
             before = worker.call("faults")
             decode = worker.call("decode", context=CONTEXT, count=DECODE, repeat=repeat)
             after = worker.call("faults")
@@ -182,14 +183,14 @@ class _Large:
             worker.close()
 
     def peer(self, choice: PeerChoice, repeat: int) -> None:
-        if not (self.place / PEER_FILE).exists():  # only now: it takes the place of ours in the page cache
+        if not (self.place / PEER_FILE).exists():  # only now, because it displaces our file from the page cache
             _write_peer(self.place)
         settings = {kind: best for kind, (_, best) in choice.best.items()}
         for one in dict.fromkeys(settings.values()):
             try:
                 worker = choice.start(one, self.place / PEER_FILE)
                 try:
-                    worker.call("prefill", count=PREFILL, repeat=1)  # every page once
+                    worker.call("prefill", count=PREFILL, repeat=1)  # touches every page once
                     if settings["decode"] == one:
                         worker.call("decode", context=CONTEXT, count=DECODE, repeat=1)
                         decode = worker.call("decode", context=CONTEXT, count=DECODE, repeat=repeat)
@@ -233,7 +234,7 @@ class _Large:
 
 
 def _is_there(place: Path, config: ModelConfig) -> bool:
-    """A folder that an earlier run has written whole: its config comes last."""
+    """Whether an earlier run has written this folder completely: its config comes last."""
     return (place / "config.json").exists() and ModelConfig.from_folder(place).parameters == config.parameters
 
 
@@ -246,8 +247,8 @@ def _write_peer(place: Path) -> None:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[None]:
-    """Have a file in the page cache, as the engine maps it. It stays mapped here: there are systems that drop what no
-    process has mapped, long before memory is short."""
+    """Hold a file in the page cache, mapped as the engine maps it: some systems drop what no process has mapped, long
+    before memory is short."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)

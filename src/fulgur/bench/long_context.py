@@ -1,8 +1,7 @@
-"""Decoding behind a long text, for `fulgur bench engine`: keys and values in bf16 and in 8 bits, by turns.
+"""Decoding after a long text, for `fulgur bench engine`: keys and values in bf16 and in 8 bits, in turn.
 
-What attention takes is the difference of a step behind 8,192 tokens and one behind 64. Its share of the bandwidth is
-the bytes of the keys and values in between, over that time and over the read bandwidth of as many bytes in the same
-round.
+The time of attention is the difference between a step after 8,192 tokens and one after 64. Its bandwidth share is the
+bytes of the keys and values in between, over that time and over the read bandwidth for as many bytes in the same round.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _Samples:
 
 
 def measure_long(folder: Path, name: str, rounds: int, report: Report) -> None:
-    """Rows of one packed model."""
+    """Add the rows of one packed model."""
     weights = load(folder)
     weights.config = config = replace(weights.config, max_context=LONG + Runtime.block_tokens)
     blocks = LONG // Runtime.block_tokens + 1
@@ -44,7 +43,7 @@ def measure_long(folder: Path, name: str, rounds: int, report: Report) -> None:
             seconds, behind = _step(runtime, SHORT), _step(runtime, LONG)
             size = (LONG - SHORT) * kv_bytes_per_token(config, KV_DTYPES[dtype])
             bandwidth = _native.read_bandwidth(size, runtime.threads, 0.02) * 1e9
-            if number and behind > seconds:  # the first round meets cold pages
+            if number and behind > seconds:  # the first round reads cold pages
                 samples[dtype].long.append(behind)
                 samples[dtype].share.append(size / (behind - seconds) / bandwidth)
     for dtype, found in samples.items():
@@ -57,7 +56,7 @@ def measure_long(folder: Path, name: str, rounds: int, report: Report) -> None:
 
 
 def _step(runtime: Runtime, position: int) -> float:
-    """Seconds of a step of one token. What the cache holds does not matter to it."""
+    """Seconds per step of one token; the cache's contents do not affect it."""
     table, zero = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.zeros(1, np.int32)
     seconds = []
     for _ in range(_STEPS):

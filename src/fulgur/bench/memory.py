@@ -1,4 +1,4 @@
-"""How much memory the engine's process holds, as the server starts it, with its KV cache in full use."""
+"""How much memory the engine's process holds, started as a server starts it, with its KV cache in full use."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Memory:
 
     @property
     def beyond(self) -> int:
-        """The interpreter, the libraries, the tokenizer, buffers: nearly the same for every model."""
+        """The interpreter, the libraries, the tokenizer and buffers: nearly the same for every model."""
         return self.resident - self.needed
 
 
 def measure_memory(folder: Path, kv_tokens: int | None = None) -> Memory:
-    """Start the engine on a packed folder, fill its cache (of `kv_tokens`, or what a server takes), and look."""
+    """Start the engine on a packed folder, fill its cache (of `kv_tokens`, or a server's default), and measure."""
     return asyncio.run(_measure(folder, kv_tokens))
 
 
@@ -34,7 +34,7 @@ async def _measure(folder: Path, kv_tokens: int | None) -> Memory:
     client = await EngineClient.start(folder, kv_tokens=kv_tokens)
     try:
         info = client.info
-        # Different prompts until every block of the cache has been written: untouched pages would not count.
+        # Send different prompts until every block of the cache has been written: untouched pages would not count.
         length = min(info.context - 8, 1024)
         for i in range(-(-info.kv_tokens // length)):
             prompt = [(i * 977 + j * (i + 3)) % info.vocab_size for j in range(length)]

@@ -20,7 +20,7 @@ from fulgur.model.weights import load
 if TYPE_CHECKING:
     from fulgur.engine.speculate import StepCost
 
-RAW_CONTEXT, RAW_TOKENS, RAW_REPEAT = 512, 16, 3  # single steps beside every edit of the replay
+RAW_CONTEXT, RAW_TOKENS, RAW_REPEAT = 512, 16, 3  # the single steps before every edit of the replay
 Int = npt.NDArray[np.int32]
 
 
@@ -45,20 +45,20 @@ def open_worker(folder: str, threads: int, context: int) -> dict[str, Callable[.
 
 
 def page_faults() -> tuple[int, int]:
-    """Pages that this process had to find so far, and those of them that came from the disk."""
+    """The minor and the major page faults of this process so far; the major ones read from disk."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt, used.ru_majflt
 
 
 class Measurement:
-    """Every operation returns seconds, one a repetition, and leaves the runtime ready for the next."""
+    """Every operation returns a list of seconds, one per repetition, and leaves the runtime ready for the next."""
 
     def __init__(self, runtime: Runtime, vocab: int) -> None:
         self.runtime = runtime
         self.tokens = np.random.default_rng(0).integers(0, vocab, runtime.max_context).astype(np.int32)
         self.table = np.arange(runtime.kv_blocks, dtype=np.int32)
         self.filled = 0
-        self.saved = -1  # tokens of the state that is kept
+        self.saved = -1  # tokens in the saved state
         self.cost: StepCost | None = None
 
     def about(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Measurement:
         return seconds
 
     def verify(self, context: int, width: int, repeat: int) -> list[float]:
-        """Seconds of one step that checks `width` tokens at `context`."""
+        """Seconds per step that checks `width` tokens at `context`."""
         self._fill(context)
         self._rewind(context)
         wanted, seconds = np.arange(width, dtype=np.int32), []
@@ -110,7 +110,7 @@ class Measurement:
         return seconds
 
     def bare(self, context: int, count: int, repeat: int) -> list[tuple[float, float]]:
-        """A plain pass over what a token reads, and one that multiplies it too (see `Runtime.scan`), in times of a
+        """Time a plain pass over what a token reads, and one that multiplies it too (see `Runtime.scan`), relative to a
         greedy step. `repeat` times `count` of each in turn, so that all three meet the machine in the same state."""
         self._fill(context)
         ratios = []
@@ -123,8 +123,8 @@ class Measurement:
         return ratios
 
     def replay(self, tokenizer: str, speculate: bool) -> list[dict[str, float]]:
-        """Every edit once (see `replay`), each right after a few single steps at the same speed of the machine: `raw`
-        seconds a token."""
+        """Replay every edit once (see `replay`), each right after a few single steps, so that both run at the same
+        speed of the machine: `raw` is the steps' seconds a token."""
         from fulgur.bench.edits import EDITS
         from fulgur.bench.replay import Replay
         from fulgur.engine.speculate import measure_cost
@@ -134,7 +134,7 @@ class Measurement:
         replay = Replay(self.runtime, Path(tokenizer), self.cost)
         result = []
         for edit in EDITS:
-            # What the cache holds there does not matter to the time of a step.
+            # What the cache holds there does not affect the time of a step.
             raw = self._decode(RAW_CONTEXT, RAW_TOKENS, RAW_REPEAT)
             run = replay.run(edit, speculate=speculate)
             result.append(asdict(run) | {"raw": median(raw) / RAW_TOKENS})
@@ -143,7 +143,7 @@ class Measurement:
 
     def _fill(self, context: int) -> None:
         if self.filled < context:
-            # A recurrent state cannot be cut back to what is filled: from the start again.
+            # A recurrent state cannot be cut back to what is filled: start over.
             self._run(0 if self.runtime.states else self.filled, context)
             self.filled = context
             if self.runtime.states:
@@ -151,7 +151,7 @@ class Measurement:
                 self.saved = context
 
     def _rewind(self, context: int) -> None:
-        """Back to the state after `context` tokens, where there is one. (At the start there is none.)"""
+        """Return to the state after `context` tokens, if there is one. (At the start there is none.)"""
         if not self.runtime.states or not context:
             return
         if self.saved != context:

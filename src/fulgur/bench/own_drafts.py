@@ -1,9 +1,9 @@
 """`fulgur bench engine --models hybrid`: what the model's own drafting head (MTP) is worth on the CPU.
 
-A hybrid with random weights guesses nothing right, so acceptance is forced: the head computes its guesses, which costs
-what it costs, and each of them is then replaced by the token of the known continuation with the given chance, else by
-another token. Everything behind that is the engine's own: it measures, chooses the length of drafts and verifies them.
-Ratios are medians over rounds in which plain decoding and each chance take turns.
+A hybrid with random weights guesses nothing right, so acceptance is forced: the head computes its guesses at their real
+cost, and each of them is then replaced by the token of the known continuation with the given probability, else by
+another token. Everything after that is the engine's own: it measures, chooses draft lengths and verifies. Ratios are
+medians over rounds in which plain decoding and each probability take turns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROMPT, ANSWER = 64, 160
 
 
 class Forced(Runtime):
-    """Its guesses are right as often as was asked for."""
+    """A runtime whose guesses are right with the probability `chance`."""
 
     chance = 0.0
 
@@ -89,7 +89,8 @@ def measure(
 
 def _answer(engine: Engine, prompt: list[int], *, speculate: bool) -> tuple[float, list[int]]:
     """Seconds from the first token to the last, and the tokens."""
-    # Sampled: greedy, random weights repeat themselves, and the n-gram drafter would guess what the head should.
+    # Sampled, because random weights repeat themselves when greedy, and the n-gram drafter would guess instead of the
+    # head.
     params = SamplingParams(max_tokens=ANSWER, ignore_eos=True, temperature=1.0, seed=1)
     engine.submit(GenerateRequest(prompt, params, speculate=speculate))
     said: list[int] = []

@@ -1,7 +1,7 @@
-"""A packed folder of random weights as a GGUF file, for llama.cpp: the same numbers, in blocks of 32 for groups of 64.
+"""Writes a packed folder of random weights as GGUF, for llama.cpp: the same numbers, in blocks of 32 for groups of 64.
 
-Tensor by tensor, so that the model is never held. Every expert of a matrix gets the first one's numbers: so
-`large.write_random` makes them.
+Works tensor by tensor, so that the model is never held whole. Every expert of a matrix gets the first one's numbers, as
+`write_random` makes them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TYPES: dict[str, npt.DTypeLike] = {"F32": np.float32, "F16": np.float16}  # oth
 class _Tensor:
     name: str
     kind: str
-    shape: tuple[int, ...]  # of what is stored: bytes where the kind is one of blocks
+    shape: tuple[int, ...]  # shape of what is stored: bytes for block formats
     make: Callable[[], npt.NDArray[Any]]
 
 
 def write_packed_gguf(folder: Path, path: Path, seed: int) -> None:
-    """The model that `write_random` wrote into `folder` with this seed."""
+    """Write the model that `write_random` wrote into `folder` with this seed."""
     import gguf
 
     weights = load_packed(folder, None)
@@ -73,7 +73,7 @@ def _matrices(weights: Weights) -> Iterator[_Tensor]:
 
 
 def _parts(config: ModelConfig, plan: MatrixPlan, packed: Packed, copies: tuple[int, ...]) -> Iterator[_Tensor]:
-    """The tensors that make up a kernel matrix."""
+    """Yield the tensors that make up a kernel matrix."""
     for i, part in enumerate(plan.parts):
         place, mine = place_of(part, config), np.flatnonzero(plan.part == i)
         order = np.empty_like(mine)
@@ -83,11 +83,11 @@ def _parts(config: ModelConfig, plan: MatrixPlan, packed: Packed, copies: tuple[
 
 
 def _blocks(packed: Packed, rows: npt.NDArray[np.int64], place: Place) -> npt.NDArray[np.uint8]:
-    """Some rows in Q4_0 or Q8_0: a scale, then 32 numbers; in 4 bits the second half lies above the first."""
+    """Encode some rows in Q4_0 or Q8_0: a scale, then 32 numbers; in 4 bits the second half takes the high nibbles."""
     matrix = unpack(packed)
     q = matrix.q[rows].reshape(len(rows), -1, BLOCK)
     scale = np.repeat(matrix.scale[rows], matrix.group // BLOCK, axis=1)
-    if place.columns is not None:  # whole heads change places
+    if place.columns is not None:  # whole heads are permuted
         order = np.empty(q.shape[1], np.int64)
         order[place.columns[::BLOCK] // BLOCK] = np.arange(q.shape[1])
         q, scale = q[:, order], scale[:, order]
@@ -110,7 +110,7 @@ def _plain(weights: Weights) -> Iterator[_Tensor]:
 
 
 def _vectors(config: ModelConfig, seed: int) -> Iterator[_Tensor]:
-    """What is no matrix: norms, biases, sinks, and what a delta net has besides its projections."""
+    """Yield everything that is not a matrix: norms, biases, sinks, and a delta net's other parameters."""
     source = RandomSource(config, seed)
     of_experts: dict[str, list[npt.NDArray[np.float32]]] = {}
     for name, shape in tensor_shapes(config).items():

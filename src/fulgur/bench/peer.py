@@ -1,6 +1,6 @@
 """llama.cpp's side of a comparison: the same weights as a GGUF file, through llama-cpp-python, in one process.
 
-Its low-level interface is called directly, as its own benchmark does: no sampling and no text are in its time.
+Its low-level interface is called directly, as its own benchmark does, so its time includes no sampling and no text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """What is tried: threads, flash attention, and weights repacked for the CPU at load."""
+    """The settings to try: threads, flash attention, and weights repacked for the CPU at load."""
 
     threads: int
     flash: bool
@@ -90,7 +90,7 @@ class Peer:
         return seconds
 
     def verify(self, context: int, width: int, repeat: int) -> list[float]:
-        """Seconds of one step over `width` tokens with logits for each."""
+        """Seconds per step over `width` tokens with logits for each."""
         self._fill(context)
         seconds = []
         for _ in range(repeat):

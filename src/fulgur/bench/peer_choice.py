@@ -1,4 +1,4 @@
-"""Which of llama.cpp's settings are the fastest for decoding and for prompts: each is tried in a process of its own."""
+"""Finds llama.cpp's fastest settings for decoding and for prompts; each is tried in a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.bench.worker import Worker, WorkerDied
 
 @dataclass
 class PeerChoice:
-    """`best`: seconds and settings by what they are best at; `died`: the settings with which it does not run."""
+    """`best`: seconds and settings, by what they are best at; `died`: the settings with which it does not run."""
 
     path: Path
     context: int  # tokens of its cache
@@ -19,7 +19,8 @@ class PeerChoice:
     died: list[str] = field(default_factory=list)
 
     def attempt(self, settings: Settings, length: int, repeat: int) -> None:
-        """Time it with a prompt of `length` tokens and eight tokens behind it, best of `repeat`."""
+        """Time a prompt of `length` tokens and eight tokens after it with these settings; decode is the best of
+        `repeat`."""
         worker = None
         try:
             worker = self.start(settings, self.path)

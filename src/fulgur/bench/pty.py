@@ -30,17 +30,17 @@ class PtyProgram:
         os.write(self.fd, keys.encode())
 
     def read(self, seconds: float) -> bytes:
-        """What is there, waiting for at most `seconds`; empty when nothing came or the program has ended."""
+        """Read what is there, waiting at most `seconds`; empty if nothing came or the program has ended."""
         ready, _, _ = select.select([self.fd], [], [], max(seconds, 0))
         if not ready:
             return b""
         try:
             return os.read(self.fd, 65536)
-        except OSError:  # how Linux says that the other side is closed
+        except OSError:  # how Linux reports that the other side is closed
             return b""
 
     def resize(self, columns: int, rows: int) -> None:
-        """As when the window is dragged: the program gets SIGWINCH."""
+        """Resize as if the window were dragged: the program gets SIGWINCH."""
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def poll(self) -> int | None:
@@ -57,7 +57,7 @@ class PtyProgram:
             os.kill(self.pid, number)
 
     def close(self) -> None:
-        """End it and give the terminal back."""
+        """End the program and close the terminal."""
         self.kill()
         while self.poll() is None:
             time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Was the machine quiet while something was measured? What others took of it is read from the system's own books."""
+"""Was the machine quiet during a measurement? The system's own accounting shows what others took of it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from time import monotonic
 
 from fulgur.bench.report import cores
 
-_OTHERS, _STEAL = 0.05, 0.02  # shares of the cores; above them a figure is not to be quoted
+_OTHERS, _STEAL = 0.05, 0.02  # fractions of the cores; above them a figure is not to be quoted
 _SPREAD = 0.1  # how far rounds may lie from their median, on average
 
 
 class Watch:
-    """From its making to `notes`: what other programs and the host took."""
+    """Measures what other programs and the host take, from its creation to `notes`."""
 
     def __init__(self) -> None:
         self._start, self._own, self._books = monotonic(), _own_seconds(), _books()
 
     def notes(self) -> list[str]:
-        """One line a disturbance. Children must have been waited for, or they count as others."""
+        """One line per disturbance. Children must have been waited for, or they count as others."""
         if self._books is None or (now := _books()) is None:
             return []
         available = (monotonic() - self._start) * cores()
@@ -54,7 +54,7 @@ def _own_seconds() -> float:
 
 
 def _books() -> tuple[float, float] | None:
-    """Seconds of all cores that programs ran, and that the host kept."""
+    """Seconds, over all cores, that programs ran and that the host kept."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return None

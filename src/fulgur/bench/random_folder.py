@@ -25,7 +25,7 @@ GROUP, HEAD_BITS = 64, 8
 
 
 def write_random(config: ModelConfig, folder: Path, bits: int, seed: int = 0) -> int:
-    """A packed folder of random weights, without ever holding the model; returns its bytes."""
+    """Write a packed folder of random weights without ever holding the model; return its bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     makers: dict[str, Any] = {}
@@ -36,11 +36,11 @@ def write_random(config: ModelConfig, folder: Path, bits: int, seed: int = 0) ->
         return rng.integers(0, 256, count, dtype=np.uint8)
 
     def scale(cols: int, width: int) -> npt.NDArray[np.float16]:
-        # Uniform integers of this width, so that a row keeps the size of its input.
+        # For uniform integers of this width, so that a row keeps the magnitude of its input.
         return np.full(TILE, (12 / cols) ** 0.5 / (1 << width), np.float16)
 
     def pairs(rows: int, cols: int, width: int, copies: int) -> Iterable[npt.NDArray[np.uint8]]:
-        """`copies` times as many rows, all with the same numbers."""
+        """Yield the same random rows `copies` times."""
         one = codes(paired_bytes(rows, cols, width, GROUP)).reshape(-1, 4 * TILE + 2 * GROUP * TILE * width // 8)
         one[:, : 4 * TILE] = np.tile(scale(cols, width).view(np.uint8), 2)
         for _ in range(copies):
@@ -79,7 +79,7 @@ def write_random(config: ModelConfig, folder: Path, bits: int, seed: int = 0) ->
 
 
 def random_bytes(config: ModelConfig, bits: int) -> int:
-    """What `write_random` writes."""
+    """How many bytes `write_random` writes."""
     matrices = sum(
         paired_bytes(len(plan.row), plan.cols, HEAD_BITS if name == "head" else bits, GROUP)
         for name, plan in matrix_plans(config).items()
@@ -92,7 +92,7 @@ def random_bytes(config: ModelConfig, bits: int) -> int:
 
 
 def check_free(folder: Path, needed: int) -> None:
-    """Refuse what the disk cannot hold, before a byte is written."""
+    """Refuse before a byte is written if the disk cannot hold it."""
     free = shutil.disk_usage(folder).free
     if free < needed * 1.02:
         raise FulgurError(
@@ -102,6 +102,6 @@ def check_free(folder: Path, needed: int) -> None:
 
 
 def written(path: Path) -> None:
-    """Wait until the disk has it: what is still on its way would be written during the measurement."""
+    """Wait until the file is on disk; otherwise it would be written during the measurement."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

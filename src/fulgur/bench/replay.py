@@ -26,12 +26,12 @@ Int = npt.NDArray[np.int32]
 
 END = "<|end|>"
 VOCABULARY = 8192
-# Modules every Python has: their text is like what is edited, and the same everywhere.
+# Modules that every Python has: their text resembles what is edited, and is the same everywhere.
 _CORPUS = ("argparse", "ast", "dataclasses", "difflib", "inspect", "pathlib", "subprocess", "textwrap", "typing")
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level vocabulary learnt from the standard library, so that a token is as long as a code model's."""
+    """Train a byte-level vocabulary on the standard library, so that tokens are as long as a code model's."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -62,7 +62,7 @@ def tokens_of(edit: Edit, tokenizer: Tokenizer) -> tuple[list[int], list[int], l
 
 
 class ForcedRuntime:
-    """A runtime that does all its work and then says what the script says."""
+    """A runtime that does all its work and then returns what the script says."""
 
     streaming = prefilling = drafting = None
 
@@ -85,7 +85,7 @@ class ForcedRuntime:
         self._runtime.step(tokens, positions, sequences, tables, logit_rows, logits)
         if not len(logit_rows):
             return self.script[:0]
-        after = int(positions[logit_rows[0]]) + 1  # the wanted rows of one sequence follow each other
+        after = int(positions[logit_rows[0]]) + 1  # the requested rows of one sequence are consecutive
         return self.script[after : after + len(logit_rows)]
 
     def copy_block(self, source: int, target: int) -> None:
@@ -106,7 +106,7 @@ class Replayed:
 
 
 class Replay:
-    """Runs edits through one engine, as a server would: what it learns of its steps' cost it keeps."""
+    """Runs edits through one engine, as a server would; the engine keeps what it learns about step costs."""
 
     def __init__(self, runtime: Runtime, folder: Path, cost: StepCost) -> None:
         self._tokenizer = Tokenizer.from_folder(folder)

@@ -1,4 +1,4 @@
-"""What a bench hands back: rows of name, value and unit, the machine they were measured on, a table and a file."""
+"""What a bench returns: rows of name, value and unit, the machine they were measured on, a table and a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fulgur import __version__
 
 @dataclass(frozen=True)
 class Row:
-    """`bar`, if any, is what the value is held against: at least this, or with `at_most` no more than this."""
+    """`bar`, if set, is the target: the value must be at least this, or with `at_most` no more."""
 
     name: str
     value: float
@@ -54,7 +54,7 @@ class Report:
         path.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def print(self) -> None:
-        """The table on standard output, coloured where a terminal is."""
+        """Print the table to standard output, coloured on a terminal."""
         from rich.console import Console
         from rich.table import Table
 
@@ -81,7 +81,7 @@ def _bar(row: Row) -> str:
 
 
 def round_value(value: float) -> float:
-    """Four significant digits and never less than whole numbers: a measurement has no more."""
+    """Round to four significant digits, or to one decimal from 1,000 on."""
     return float(f"{value:.4g}") if abs(value) < 1000 else round(value, 1)
 
 
@@ -128,8 +128,8 @@ class Begin(Protocol):
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Begin]:
-    """A progress bar on standard error; call the result with what comes next each time a piece begins, and how many
-    pieces were left out before it."""
+    """Show a progress bar on standard error. Call the result each time a piece begins, with what comes next and how
+    many pieces were skipped before it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

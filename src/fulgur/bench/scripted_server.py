@@ -15,14 +15,14 @@ from types import TracebackType
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 
-_IDLE_MINUTES = "60"  # should whoever started it be killed
+_IDLE_MINUTES = "60"  # in case the process that started it is killed
 MODEL, OTHER_MODEL = "scripted", "scripted-2"  # both play the same script
 
 
 class ScriptedServer:
-    """Writes the server's and the agent's config into `home` (a FULGUR_HOME of its own) and runs `fulgur serve`.
+    """Writes the server's and the agent's config into `home` (a separate FULGUR_HOME) and runs `fulgur serve`.
 
-    All `models` play the same script; given by name, each model plays its own.
+    All `models` play the same script; with scripts given by name, each model plays its own.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ScriptedServer:
 
 
 def free_port() -> int:
-    """One that the system gives to nobody else meanwhile: it takes those from 32768 on for whoever names none."""
+    """A port that the system gives to nobody else meanwhile: its automatic ports start at 32768."""
     while True:
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

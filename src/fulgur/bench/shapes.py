@@ -53,7 +53,7 @@ def _large(family: str, vocab: int, d_model: int, layers: int, heads: tuple[int,
     return ModelConfig(**{**usual, **more})
 
 
-# Measured alone (`bench/large.py`): one of them fills the memory of a laptop.
+# Measured one at a time (`bench/large.py`): each fills the memory of a laptop.
 LARGE: dict[str, ModelConfig] = {
     "30B-A3B": _large(  # Qwen3-Coder-30B-A3B
         "qwen3_moe", 151936, 2048, 48, (32, 4, 128), n_experts=128, experts_per_token=8, d_expert=768, norm_topk=True
@@ -103,7 +103,7 @@ HYBRID = _large(
 
 SHAPES: dict[str, ModelConfig] = {
     **{folder.name: ModelConfig.from_folder(folder) for folder in sorted(embedded_models())},  # 30M, 60M
-    # The project's own family, larger than what ships; and the shape of Qwen2.5-0.5B.
+    # The project's own family, larger than what ships, and the shape of Qwen2.5-0.5B.
     "120M": _shape("fulgur", 16384, 768, 16, 2048, 12, 4, 1e4),
     "0.5B": _shape("qwen2", 151936, 896, 24, 4864, 14, 2, 1e6),
 }

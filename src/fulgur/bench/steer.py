@@ -1,10 +1,10 @@
 """`fulgur bench steer`: from a steer to the first token of the new direction, beside stopping and sending all again.
 
 The local engine with a random model answers on a history of some thousand tokens. In mid-answer the client steers with
-`boundary: "token"`; the time runs from the steer's frame to the first token of the successor. Beside it what a client
-without steering does: drop the HTTP stream and post the whole history with the partial answer and the new wish.
-`steer.steps_p50` is the steer's time, less the engine's time to prefill the steer's own tokens, in decode steps. All
-three are taken within a moment of each other and compared round by round: on a machine whose speed changes, the
+`boundary: "token"`; the time runs from the steer's frame to the first token of the successor. It is compared with a
+client without steering, which drops the HTTP stream and posts the whole history with the partial answer and the new
+wish. `steer.steps_p50` is the steer's time minus the engine's time to prefill the steer's own tokens, in decode steps.
+All three are measured right after each other and compared round by round: on a machine whose speed changes, the
 difference of two medians says little.
 """
 
@@ -66,7 +66,7 @@ async def measure(folder: Path, repeats: int) -> Report:
     prompts = Prompts(Tokenizer.from_folder(model), "local")
     async with process(command, "listens on ") as base_url, await EngineClient.start(model, kv_tokens=32_768) as engine:
         connection = await Connection.open(base_url)
-        for number in range(repeats + 2):  # by turns, so that a busy moment of the machine hits all of them
+        for number in range(repeats + 2):  # in turn, so that a busy moment of the machine hits all of them
             steered.append(await long_enough(lambda wish: steer_time(connection, wish), number))
             step, prefill = await engine_times(engine, prompts, number)
             resent.append(await long_enough(lambda wish: resend_time(base_url, wish), 1000 + number))
@@ -94,7 +94,7 @@ def history() -> list[dict[str, Any]]:
 
 
 async def long_enough(measured: Callable[[str], Awaitable[float | None]], number: int) -> float:
-    """Random weights may end an answer before it can be steered: then another is tried."""
+    """Retry if random weights end an answer before it can be steered."""
     for attempt in range(20):
         seconds = await measured(WISH.format(f"{number}.{attempt}"))
         if seconds is not None:
@@ -131,7 +131,7 @@ async def resend_time(base_url: str, wish: str) -> float | None:
 
 
 async def read_partial(base_url: str, items: list[dict[str, Any]], stop_after: int = AFTER) -> str:
-    """Read that many tokens of an answer over a new connection, then drop it."""
+    """Read that many tokens of an answer over a new connection, then drop the connection."""
     body = {"model": "local", "input": items, "store": False, "stream": True, "temperature": TEMPERATURE}
     pieces: list[str] = []
     async with aiohttp.ClientSession() as session:
@@ -140,13 +140,13 @@ async def read_partial(base_url: str, items: list[dict[str, Any]], stop_after: i
                 pieces.append(event.delta)
                 if len(pieces) == stop_after:
                     return "".join(pieces)
-    return ""  # it ended before
+    return ""  # the answer ended early
 
 
 async def engine_times(engine: EngineClient, prompts: Prompts, number: int) -> tuple[float, float]:
-    """Seconds of a decode step and of prefilling the steer's tokens, from the engine itself."""
+    """Seconds per decode step and for prefilling the steer's tokens, from the engine itself."""
     base = prompts.of(Turn(Conversation(history()))).tokens
-    held = [*base, *([number + 10] * 70)]  # a tail of its own, so that the steer's tokens are new each time
+    held = [*base, *([number + 10] * 70)]  # a distinct tail, so that the steer's tokens are new each time
     steer = prompts.steer([user_message(WISH.format(f"{number}.0"))]).tokens
     before = await usage(engine, held)
     after = await usage(engine, [*held, *steer])

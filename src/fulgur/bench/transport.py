@@ -1,10 +1,10 @@
 """`fulgur bench transport`: what the wire costs. A warm socket beside new HTTP connections, and beside a plain server.
 
 Three measurements, each with both sides on the same backend in the same run:
-- overhead: a tool loop of 30 turns whose history grows to 30k tokens, on the local engine with a random model. What is
-  left of a turn without the engine's own time is the client's and the server's work: JSON, template, tokens, sockets.
-  Warm socket: only what is new. New HTTP connections: the whole history, each turn. `wire` is the same on a backend
-  that takes no time and needs no tokens.
+- overhead: a tool loop of 30 turns whose history grows to 30k tokens, on the local engine with a random model. A
+  turn's time minus the engine's is the client's and the server's work: JSON, template, tokens, sockets. A warm socket
+  sends only what is new; new HTTP connections send the whole history each turn. `wire` is the same on a backend that
+  takes no time and needs no tokens.
 - first token: such a history on the same engine; a warm session beside a cold one.
 - CPU: the server process's time per token of one stream, one turn of the event loop a token, beside a pydantic + SSE
   server. A stream at 2,000 tokens a second is checked to arrive whole and in order; its CPU, most of it the kernel
@@ -104,7 +104,7 @@ async def overhead(report: Report, base_url: str, repeats: int) -> None:
     report.add("transport.overhead.socket_ms", min(warm) * 1000, "ms")
     report.add("transport.overhead.http_ms", min(cold) * 1000, "ms")
     report.add("transport.overhead.ratio", min(warm) / min(cold), "ratio", bar=0.20, at_most=True)
-    # Of each turn the quickest of the repeats counts: these are fractions of a millisecond.
+    # For each turn take the fastest repeat: these are fractions of a millisecond.
     wires = [(await warm_loop(base_url, "scripted", ""), await http_loop(base_url, "scripted", "")) for _ in range(8)]
     socket = statistics.mean(map(min, zip(*(pair[0] for pair in wires), strict=True)))
     http = statistics.mean(map(min, zip(*(pair[1] for pair in wires), strict=True)))
@@ -113,7 +113,7 @@ async def overhead(report: Report, base_url: str, repeats: int) -> None:
 
 
 async def without_engine(base_url: str, loop: Any, session: str) -> float:
-    """Mean seconds of a turn, less the engine's own."""
+    """Mean seconds per turn, minus the engine's own."""
     before = await counter(base_url, 'fulgur_engine_seconds_total{model="local"}')
     seconds = await loop(base_url, "local", session)
     engine = await counter(base_url, 'fulgur_engine_seconds_total{model="local"}') - before
@@ -172,7 +172,7 @@ async def sse(session: aiohttp.ClientSession, base_url: str, body: bytes) -> Asy
 
 
 async def first_token(report: Report, base_url: str) -> None:
-    """The last turns of a long session: warm, and the same history in a session that starts cold."""
+    """Time the last turns of a long session, and the same history in a session that starts cold."""
     connection = await Connection.open(base_url)
     warm, cold = [], []
     previous: str | None = None
@@ -215,7 +215,8 @@ async def until_first(stream: Any) -> tuple[float, Any]:
 
 
 async def stream_cpu(report: Report, base_url: str, tokens: int) -> float:
-    """One stream at RATE, whole and in order; then one as fast as it goes, and what a token cost the server."""
+    """Run one stream at RATE, then one at full speed for the server's CPU per token; both must arrive whole and in
+    order."""
     connection = await Connection.open(base_url)
     results = {}
     for model in ("paced", "scripted", "scripted"):
@@ -255,7 +256,7 @@ def expected(tokens: int) -> str:
 
 
 async def cpu_seconds(base_url: str) -> float:
-    """Processor time of the server's process, as it says itself."""
+    """CPU time of the server's process, as it reports itself."""
     return await counter(base_url, "process_cpu_seconds_total")
 
 
@@ -267,7 +268,7 @@ async def counter(base_url: str, name: str) -> float:
 
 @contextlib.asynccontextmanager
 async def process(command: list[str], marker: str) -> AsyncIterator[str]:
-    """A server in its own process; it prints its address, after `marker`."""
+    """Run a server in its own process; it prints its address after `marker`."""
     child = await start.spawn(command, start.ROOT, stdout=start.PIPE, stderr=start.DEVNULL)
     try:
         assert child.stdout is not None

@@ -28,7 +28,7 @@ _PROMPT = "› ".encode()
 _LETTERS = [chr(code) for code in range(0x100, 0x180) if chr(code).isalpha()]
 _WORD = re.compile(rb"w(\d{4})")
 _WARM_UP = 3
-# Everything that is drawn otherwise than it is written; the words are numbered from one page to the next.
+# Everything that is drawn differently from how it is written; the words are numbered on from page to page.
 _PAGE = '''## About {} and {}
 
 {} {} **{} {}** {} `{}` {} {} {} {} *{}* {} {} {} {} [{} {}](https://example.com/a) {} {} {} {} {} {} {}.
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Measure both; medians and the 95th percentile."""
+    """Measure both; report medians and the 95th percentile."""
     if args.starts < 1 or args.keys < 2 or args.rate < 1:
         raise UsageError("one start, two keys and a rate above 0 are the least")
     report = Report("terminal UI")
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Report:
         home.mkdir()
         work.mkdir()
         begin("server")
-        # Enough to speak for as long as the keys take, and some more.
+        # Enough text for as long as the keys take, and some more.
         text, tokens_a_word = markdown(int(args.rate * (args.keys * 0.15 + 30)))
         script = f"rate = {args.rate}\n[[reply]]\nsteps = [{{text = {json.dumps(text)}}}]\n"
         with ScriptedServer(home, script) as server:
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> Report:
 
 
 def markdown(tokens: int) -> tuple[str, float]:
-    """So many tokens of it, at least, and how many tokens there are to a word."""
+    """At least this many tokens of Markdown, and the number of tokens per word."""
     words = _PAGE.count("{}")
     a_page = len(TOKEN.findall(_PAGE.replace("{}", "w0000")))
     pages = -(-tokens // a_page)
@@ -110,9 +110,9 @@ def _program(env: dict[str, str], work: Path) -> PtyProgram:
 
 
 def _start_ms(env: dict[str, str], work: Path, report: Report) -> tuple[float, float]:
-    """Spawn to prompt, and the processor time of it, which other work on the machine does not lengthen as much.
+    """Time from spawn to prompt, and its CPU time, which other work on the machine does not lengthen as much.
 
-    The prompt takes keys by then; one is pressed and waited for to be sure.
+    By then the prompt takes keys; one is pressed and awaited to be sure.
     """
     program = _program(env, work)
     try:
@@ -130,7 +130,7 @@ def _start_ms(env: dict[str, str], work: Path, report: Report) -> tuple[float, f
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Time on a processor, from the scheduler's own count; 0 where there is none."""
+    """CPU time from the scheduler's own count; 0 if there is none."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -138,7 +138,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _lags_ms(env: dict[str, str], work: Path, keys: int) -> tuple[list[float], float]:
-    """Key-to-screen times while the answer streams, and the words a second that it really had."""
+    """Key-to-screen times while the answer streams, and its actual words a second."""
     program = _program(env, work)
     pause = random.Random(7)
     try:
@@ -165,7 +165,7 @@ def _lags_ms(env: dict[str, str], work: Path, keys: int) -> tuple[list[float], f
 
 
 class _WordCounter:
-    """The streamed words are numbered, so the newest one tells how many there were, however often rows are drawn."""
+    """The streamed words are numbered, so the newest one tells how many came, however often rows are redrawn."""
 
     def __init__(self) -> None:
         self.words = 0
@@ -177,7 +177,7 @@ class _WordCounter:
             if self._newest is None:
                 self._newest = number
             step = (number - self._newest) % 10_000
-            if step < 5_000:  # otherwise an older word, drawn again
+            if step < 5_000:  # otherwise an older word, redrawn
                 self.words += step
                 self._newest = number
 
@@ -189,7 +189,7 @@ def _drain(program: PtyProgram, seconds: float, counter: _WordCounter) -> None:
 
 
 def _wait_for(program: PtyProgram, wanted: bytes, seconds: float = 20.0) -> bytes:
-    """Read until the bytes came; everything read."""
+    """Read until the bytes come; return everything read."""
     data = b""
     end = time.perf_counter() + seconds
     while wanted not in data:

@@ -1,9 +1,9 @@
-"""`fulgur bench variants`: what five variants of an answer cost, in times of one, on the engine of this machine.
+"""`fulgur bench variants`: what five variants of an answer cost relative to one, on the engine of this machine.
 
-Both are asked of the engine as the agent asks: one request after the prompt is in the cache, and five at once that
-share that prompt, each sampled with a seed of its own and without drafts. A ratio is the median of the ratios of
-rounds that time one and five by turns. The 60M is bound by arithmetic: five rows cost more than one. The 0.5B is bound
-by memory: five rows read the weights once.
+Both are requested as the agent does it: one request after the prompt is in the cache, and five at once that share that
+prompt, each sampled with a different seed and without drafts. A ratio is the median over rounds that time one and five
+in turn. The 60M is compute-bound: five rows cost more than one. The 0.5B is memory-bound: five rows read the weights
+once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Both models, one after the other."""
+    """Measure both models, one after the other."""
     report = Report("fulgur bench variants" + (", two short rounds: not to be quoted" if args.quick else ""))
     watch = Watch()
     rounds, tokens = (_QUICK_ROUNDS, 16) if args.quick else (_ROUNDS, _TOKENS)

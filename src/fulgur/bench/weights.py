@@ -1,4 +1,4 @@
-"""Random weights for a bench: made ahead of their use by threads, and written as a packed folder and as GGUF."""
+"""Random weights for a bench: generated ahead of their use by threads, and written as a packed folder and as GGUF."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from fulgur.model.random import RandomSource
 from fulgur.model.tensors import tensor_shapes
 
 QUANT = {8: "Q8_0", 4: "Q4_0"}
-_AHEAD = 4  # tensors in work or kept: a fused matrix is read from two or three of them by turns
+_AHEAD = 4  # tensors in progress or kept: a fused matrix alternates between two or three of them
 _CHUNK = 1 << 20  # elements quantised at a time
 
 
 class AheadSource(RandomSource):
-    """The tensors of `RandomSource`; while one is used the next ones are made. For one reader, in the model's order."""
+    """The tensors of `RandomSource`; while one is used, the next ones are generated. For one reader, in the model's
+    order."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__(config, seed)
@@ -46,7 +47,7 @@ class AheadSource(RandomSource):
 
 
 def new_writer(path: Path, architecture: str, config: ModelConfig) -> Any:
-    """A `gguf.GGUFWriter` that has the numbers of the model, and no vocabulary."""
+    """Create a `gguf.GGUFWriter` with the model's numbers and no vocabulary."""
     import gguf
 
     writer = gguf.GGUFWriter(path, architecture)
@@ -72,7 +73,7 @@ def new_writer(path: Path, architecture: str, config: ModelConfig) -> Any:
         writer.add_sliding_window(config.window)
     if config.delta is not None:
         writer.add_rope_dimension_count(config.rotated)
-        half = config.rotated // 2  # for text the three positions of an image's rope are the same
+        half = config.rotated // 2  # for text, the three positions of an image's RoPE are equal
         writer.add_rope_dimension_sections([half - 2 * (half // 3), half // 3, half // 3, 0])
         writer.add_ssm_conv_kernel(config.delta.taps)
         writer.add_ssm_state_size(config.delta.k_dim)
@@ -84,7 +85,8 @@ def new_writer(path: Path, architecture: str, config: ModelConfig) -> Any:
 
 
 def write_gguf(path: Path, config: ModelConfig, seed: int, bits: int) -> None:
-    """The random model of this seed, every matrix as Q8_0 or Q4_0 blocks; our own family is Qwen3 to llama.cpp."""
+    """Write the random model of this seed, every matrix as Q8_0 or Q4_0 blocks; to llama.cpp our own family is
+    Qwen3."""
     import gguf
 
     kind = gguf.GGMLQuantizationType[QUANT[bits]]
@@ -103,7 +105,7 @@ def write_gguf(path: Path, config: ModelConfig, seed: int, bits: int) -> None:
 
 
 def _blocks(value: npt.NDArray[np.float32], bits: int, pool: ThreadPoolExecutor) -> npt.NDArray[np.uint8]:
-    """A matrix quantised by the peer's own rule, large pieces at a time (its own loop takes 16 rows)."""
+    """Quantise a matrix with the peer's own code, in large pieces (its own loop takes 16 rows)."""
     import gguf
 
     kind = getattr(gguf.quants, QUANT[bits])

@@ -1,7 +1,7 @@
-"""A measurement in its own process: a model stays loaded there, and each request and answer is one line of JSON.
+"""A measurement in its own process: the model stays loaded there, and each request and answer is one line of JSON.
 
-A crash of the process is an answer of its own (`WorkerDied`), so that a peer that dies on some setting ends neither
-the run nor the comparison.
+A crash of the process raises `WorkerDied`, so that a peer that dies on some settings ends neither the run nor the
+comparison.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Worker:
         self._process = start.popen(
             command, Path.cwd(), stdin=start.PIPE, stdout=start.PIPE, stderr=start.DEVNULL, text=True
         )
-        self._read()  # the model is loaded
+        self._read()  # wait until the model is loaded
 
     def call(self, operation: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
@@ -70,7 +70,7 @@ class Worker:
 def serve(module: str, options: dict[str, Any]) -> None:
     """The child's side: load once, then answer until standard input ends."""
     out = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints is not an answer
+    sys.stdout = sys.stderr  # what a library prints is not an answer
 
     def answer(value: dict[str, Any]) -> None:
         out.write(json.dumps(value) + "\n")
