@@ -1,6 +1,6 @@
-"""Events to objects over one warm socket; the agent, the apps and the tests use this and nothing else.
+"""The client: typed events over one warm socket. The agent, the apps and the tests use this and nothing else.
 
-`once` is for a single answer, and imports nothing that takes time.
+`once` is for a single answer, and imports nothing slow.
 """
 
 from __future__ import annotations

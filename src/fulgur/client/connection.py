@@ -21,11 +21,11 @@ from fulgur.protocol.ids import new_id
 from fulgur.protocol.items import Item, user_message
 
 RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
-_LOOK_DELAY = 1.0  # from this one on the server is looked for: one that is started anew by hand comes before
+_LOOK_DELAY = 1.0  # from this delay on, look for the server elsewhere: one restarted by hand is back before
 
 
 class Turn:
-    """A finished response as this side remembers it: enough to send the conversation again in full."""
+    """A finished response as the client remembers it: enough to send the conversation again in full."""
 
     __slots__ = ("input", "output", "parent")
 
@@ -42,13 +42,13 @@ class Turn:
 
 
 class Lane:
-    """One lane of a connection with the face of a connection of its own. `more` goes into every request."""
+    """One lane of a connection, with the interface of a connection. `more` goes into every request."""
 
     def __init__(self, connection: Connection, name: str, more: dict[str, Any] | None = None) -> None:
         self._connection = connection
         self._name = name
         self._more = more or {}
-        self.on_trouble: Callable[[str], None] = lambda message: None  # whoever owns the connection hears of it
+        self.on_trouble: Callable[[str], None] = lambda message: None  # the connection's owner hears of it
 
     @property
     def is_fulgur(self) -> bool:
@@ -65,7 +65,7 @@ class Lane:
         return await self._connection.models()
 
     async def close(self) -> None:
-        """The connection stays open for the others."""
+        """Do nothing: the connection stays open for the other lanes."""
 
 
 class Connection:
@@ -88,8 +88,8 @@ class Connection:
         self._latest: dict[str | None, str] = {}
         self._prefills: dict[str, asyncio.Future[ev.Prefilled]] = {}
         self._closed = False
-        self._lost: FulgurError | None = None  # why it could not be mended
-        self.on_trouble: Callable[[str], None] = lambda message: None  # the socket is lost and not yet mended
+        self._lost: FulgurError | None = None  # why it could not be restored
+        self.on_trouble: Callable[[str], None] = lambda message: None  # the socket is lost and not yet restored
         self.look: Callable[[], Awaitable[str]] | None = None
         """Where the server is now, started when none runs; None: only ever at `base_url`."""
         self._live = asyncio.Event()
@@ -98,8 +98,8 @@ class Connection:
     async def open(
         cls, base_url: str, *, api_key: str | None = None, look: Callable[[], Awaitable[str]] | None = None
     ) -> Connection:
-        """Connect to `http(s)://host:port/v1`; the socket stays open until `close`. `look` finds a server that may be
-        started again, or elsewhere, when an answer was lost with it."""
+        """Connect to `http(s)://host:port/v1`; the socket stays open until `close`. `look` finds a server that was
+        restarted, or is elsewhere, when an answer was lost with it."""
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
         connection = cls(base_url, api_key, session)
         connection.look = look
@@ -129,7 +129,7 @@ class Connection:
         return await future
 
     async def models(self) -> list[dict[str, Any]]:
-        """The models the server offers, as its catalog has them."""
+        """The models that the server's catalog lists."""
         data = await self.get_json("/models")
         listed: list[dict[str, Any]] = data.get("data", [])
         return listed
@@ -149,15 +149,15 @@ class Connection:
                 await self._reader
         await self._session.close()
         self._fail_all(FulgurError("The connection was closed."))
-        self._live.set()  # who waits to send sees that it is closed
+        self._live.set()  # let waiting senders see that it is closed
 
-    # --- what streams and recovery call ---
+    # --- called by streams and recovery ---
 
     async def send(self, frame: dict[str, Any]) -> None:
         await self._live.wait()
         if self._closed or self._socket is None:
             raise self._lost or FulgurError("The connection is closed.")
-        with contextlib.suppress(ConnectionError):  # a drop is seen, and mended, by the reader
+        with contextlib.suppress(ConnectionError):  # the reader notices a drop and reconnects
             await self._socket.send_str(msgspec.json.encode(frame).decode())
 
     async def cancel(self, stream: ResponseStream) -> None:
@@ -185,11 +185,11 @@ class Connection:
         return self._session.get(self.base_url + path, headers=self._headers)
 
     async def recreate(self, stream: ResponseStream, body: dict[str, Any]) -> None:
-        """Ask again for what a lost socket took."""
+        """Send again a create that was lost with the socket."""
         await self._send_create(stream, body)
 
     def context_of(self, body: dict[str, Any]) -> list[Item] | None:
-        """The whole input of a create, or None when it continues a response this side does not know."""
+        """The whole input of a create, or None when it continues a response that the client does not know."""
         given = body.get("input", [])
         own = [user_message(given)] if isinstance(given, str) else list(given)
         previous = body.get("previous_response_id")
@@ -211,7 +211,7 @@ class Connection:
             self._settle(stream)
 
     def _settle(self, stream: ResponseStream) -> None:
-        """When the response has ended and every steer was answered: go on with those that were late, or end."""
+        """Once the response has ended and every steer was answered, send the late ones, or end the stream."""
         response = stream.response
         if response is None or response.status in ("in_progress", "queued") or stream.open_steers > 0:
             return

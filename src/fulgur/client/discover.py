@@ -1,4 +1,4 @@
-"""What answers on this machine: the models that a server lists, and how much each holds.
+"""Finds the servers on this machine, the models they list, and the context of each.
 
 Only loopback addresses are asked; a server elsewhere is asked when a person has chosen it.
 """
@@ -38,7 +38,7 @@ async def discover(places: Mapping[str, str], seconds: float = 1.0) -> dict[str,
 
 
 def is_loopback(base_url: str) -> bool:
-    """Whether an address is of this machine for certain: a name might lead anywhere."""
+    """Whether an address is certainly this machine: a name might lead anywhere."""
     host = urlsplit(base_url).hostname or ""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
@@ -46,7 +46,8 @@ def is_loopback(base_url: str) -> bool:
 
 
 async def listed(base_url: str, key: str | None, seconds: float = 10.0) -> Models:
-    """The models an API lists at `base_url`, with their context where it says so; FulgurError when it cannot say."""
+    """The models an API lists at `base_url`, with their context where it says so; FulgurError when it is
+    unreachable."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     base = base_url.rstrip("/")
     try:
@@ -68,7 +69,7 @@ async def listed(base_url: str, key: str | None, seconds: float = 10.0) -> Model
 
 
 def nobody_answers(base_url: str, error: Exception) -> FulgurError:
-    """What to say when a server cannot be reached: why, in the system's words, and what to look at."""
+    """The error for a server that cannot be reached: why, in the system's words, and what to check."""
     here = "Is it running? `fulgur serve` starts one of ours."
     hint = here if is_loopback(base_url) else "Check the address, and whether the network can be reached."
     return FulgurError(f"No server answers at {base_url}: {in_words(error)}", hint=hint)
@@ -104,7 +105,7 @@ def _models(said: Any, field: str, name: str) -> Models:
 
 
 def _context(entry: dict[str, Any]) -> int:
-    """Every server has its own word for it; llama.cpp puts it one level down."""
+    """The context size, which every server names differently; llama.cpp puts it one level down."""
     meta = entry.get("meta") or {}
     sizes = [*(entry.get(key) for key in _SIZES), meta.get("n_ctx"), meta.get("n_ctx_train")]
     return next((int(size) for size in sizes if size), 0)

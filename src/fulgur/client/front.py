@@ -1,7 +1,7 @@
-"""An API that only speaks Chat Completions, behind a local server of its own: it gains the WebSocket and steering.
+"""Puts a local server in front of an API that only speaks Chat Completions: it gains the WebSocket and steering.
 
-The server's settings are written from what the API offers. Its home is named after them, so that changed settings start
-another server and never talk to one with the old ones; that one ends by itself when it is not used.
+The server's settings are generated from what the API offers. Its home is named after them, so that changed settings
+start another server and never use the old one, which ends by itself when it is not used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fulgur.client.local import ensure_server
 from fulgur.client.once import LocalServer
 from fulgur.errors import FulgurError
 
-UNKNOWN_CONTEXT = 32_768  # where neither the API nor the person says how much a model holds
+UNKNOWN_CONTEXT = 32_768  # where neither the API nor the person says a model's context
 
 
 async def ensure_front(
@@ -34,7 +34,7 @@ async def ensure_front(
     `images` are what the person says."""
     offered = await listed(base_url, key)
     if model is not None and model not in offered:
-        offered[model] = 0  # some have no list, or not all models in it: the API itself will say
+        offered[model] = 0  # some APIs list no models, or not all: the API itself will say
     if not offered:
         raise FulgurError(f"{base_url} does not list its models", hint="Name one, with `-m MODEL` or in the config.")
     text = _settings(name, base_url, key_env, {known: context or size for known, size in offered.items()}, images)

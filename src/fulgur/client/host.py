@@ -1,4 +1,4 @@
-"""The host of agents as its clients use it: found or started, reconnected when it is lost, nothing sent twice.
+"""The client of the agent host: finds or starts the host, reconnects when it is lost, and sends nothing twice.
 
 A session's events come by `attach`: each once, in order, across lost connections; `Attached` stands for what was
 missed.
@@ -27,11 +27,11 @@ from fulgur.protocol.rpc import RpcError
 from fulgur.sandbox import start
 
 T = TypeVar("T")
-IDLE_MINUTES = 60  # a host that was started by itself ends when nobody was there for so long
+IDLE_MINUTES = 60  # a host that a command started ends after so long without clients
 START_SECONDS = 30.0
 _LARGEST_MESSAGE = 64 << 20
 _RETRY_SECONDS = (0.0, 0.1, 0.3, 1.0, 2.0)
-_MOST_LOST = 20  # connections that one request may lose: more often it is the request that ends them
+_MOST_LOST = 20  # connections that one request may lose: beyond that the request itself probably ends them
 
 
 class _EventParams(msgspec.Struct):
@@ -69,18 +69,18 @@ class Follower:
         self.events: asyncio.Queue[Followed | None] = asyncio.Queue()
 
     def take(self, number: int, event: AnyEvent) -> None:
-        if number == self.seq + 1:  # anything else was seen before the connection was lost
+        if number == self.seq + 1:  # any other was seen before the connection was lost
             self.seq = number
             self.events.put_nowait(event)
 
     def restart(self, attached: Attached) -> None:
-        """The session as it is now, instead of what was missed."""
+        """Deliver the session as it is now, instead of what was missed."""
         self.epoch, self.seq = attached.epoch, attached.seq
         self.events.put_nowait(attached)
 
 
 class HostClient:
-    """One connection that mends itself."""
+    """One connection that restores itself."""
 
     def __init__(self, home: Path, *, starts: bool = True) -> None:
         self._home = home
@@ -115,12 +115,12 @@ class HostClient:
         await self.offer_buffers_again(session)
 
     async def offer_buffers_again(self, session: str) -> None:
-        """To a session that was opened anew; nothing where none were offered."""
+        """Offer them to a session that was opened again; does nothing where none were offered."""
         if session in self._buffers:
             await self._ask("session.buffers", self._buffers[session][1], object)
 
     async def attach(self, method: str = "session.attach", **params: Any) -> tuple[Attached, AsyncIterator[Followed]]:
-        """Join a session (or open one), and its events from there on; they end when the session is closed."""
+        """Join a session, or open one; returns it and its events from then on, which end when it is closed."""
         followers: list[Follower] = []
 
         def joined(result: msgspec.Raw) -> None:
@@ -132,16 +132,16 @@ class HostClient:
         return attached, self._read(followers[-1])
 
     async def call(self, method: str, type: type[T], **params: Any) -> T:
-        """Ask the host."""
+        """Call a method of the host."""
         return await self._ask(method, params, type)
 
     async def tell(self, method: str, **params: Any) -> None:
-        """Ask the host for something that has no answer but an error."""
+        """Call a method of the host that answers nothing but errors."""
         await self._ask(method, params, object)
 
     async def _ask(self, method: str, params: Any, type: type[T], on_result: OnResult | None = None) -> T:
-        """After a lost connection it is asked again, so what must not be done twice carries an id."""
-        if self._failed is not None and not self.closed:  # that was told; perhaps there is a host again
+        """Send a request, again after a lost connection; so a request that must not be done twice carries an id."""
+        if self._failed is not None and not self.closed:  # that was reported; perhaps there is a host again
             self._failed = None
             self._ready.clear()
             self._task = asyncio.create_task(self._run())
@@ -189,7 +189,7 @@ class HostClient:
                     self._fail(told)
                     return
                 await asyncio.sleep(delay)
-            except Exception as error:  # a mistake of ours must leave nobody waiting
+            except Exception as error:  # a bug of ours must leave nobody waiting
                 self._fail(FulgurError(f"the connection to the host broke: {type(error).__name__}: {error}"))
                 return
 
@@ -269,14 +269,14 @@ async def _texts(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[str]:
 
 
 async def find_host(home: Path) -> tuple[str, str] | None:
-    """Where a host of this version said that it listens, and its token, if it answers there."""
+    """The address and token that a host of this version left, if it answers there."""
     try:
         record = json.loads((home / "host.json").read_bytes())
         if record["version"] != __version__:
             return None
         url, token = str(record["url"]), str(record["token"])
         port = int(url.rpartition(":")[2].partition("/")[0])
-        # Patience: on a busy machine a host that seems gone would be started a second time beside itself.
+        # Be patient: on a busy machine a host that seems gone would be started a second time.
         _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 20)
         writer.close()
         return url, token

@@ -1,4 +1,4 @@
-"""The server on this machine: the one that runs, or a new one."""
+"""The server on this machine: finds the one that runs, or starts one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 from fulgur.workspace import folders
 
-IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
+IDLE_MINUTES = 60  # a server that a command started ends when nobody has used it for so long
 _END_SECONDS = 15.0
 _HOME = "Fulgur keeps its files there; FULGUR_HOME names another folder."
-_LEAST_BYTES = 1 << 20  # with less on the disk not even the reason of a failure can be written down
+_LEAST_BYTES = 1 << 20  # with less on the disk not even the reason of a failure can be logged
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ async def ensure_server(config: LocalServer | None = None) -> str:
 async def _found_or_started(settings: LocalServer) -> str:
     settings.home.mkdir(parents=True, exist_ok=True)
     with (settings.home / "server.lock").open("w") as lock:
-        # Two terminals opened at once start one server: the second waits here and then finds the first's.
+        # Two terminals opened at once start one server: the second waits here, then finds it.
         await wait_for_lock(lock.fileno(), settings.home / "server.lock", settings.start_seconds, "fulgur serve")
         found = await find(settings.home)
         if found is not None and not (outdated(settings.home) and await _end(settings.home)):
@@ -64,13 +64,13 @@ async def _found_or_started(settings: LocalServer) -> str:
 
 
 async def find(home: Path) -> str | None:
-    """Where the server that wrote `server.json` answers, if it does."""
+    """The base URL of the server that wrote `server.json`, if it answers."""
     base_url = once.running(home)
     return base_url if base_url is not None and await asyncio.to_thread(once.answers, base_url) else None
 
 
 def outdated(home: Path) -> str:
-    """What to say when the server's config was changed after it had started; empty when it was not."""
+    """A message when the server's config has changed since it started; empty when it has not."""
     note = _note(home / "server.json")
     if note is None or not note.config or note.digest == _digest(Path(note.config)):
         return ""
@@ -78,7 +78,7 @@ def outdated(home: Path) -> str:
 
 
 async def make_room(home: Path, port: int) -> bool:
-    """End the server that a command had started on this port, for one that is started by hand; False when there is
+    """End the server that a command had started on this port, to make room for one started by hand; False when there is
     none, or it is answering somebody."""
     base_url = await find(home)
     return base_url is not None and base_url.endswith(f":{port}/v1") and await _end(home)
@@ -119,7 +119,7 @@ def _digest(file: Path) -> str:
 
 
 def write_ready(file: Path, base_url: str, *, config: Path | None = None, by_itself: bool = False) -> None:
-    """What a server leaves for others to find it; `config` is the file that it has read."""
+    """Write the note by which others find a server; `config` is the file that it has read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     read = ("", "") if config is None else (str(config.absolute()), _digest(config))
     part = file.with_suffix(".part")
@@ -128,7 +128,7 @@ def write_ready(file: Path, base_url: str, *, config: Path | None = None, by_its
 
 
 def remove_ready(file: Path) -> None:
-    """Take the note away again, if it is this process's."""
+    """Remove the note, if it is this process's."""
     note = _note(file)
     if note is not None and note.pid == os.getpid():
         with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def remove_ready(file: Path) -> None:
 async def _start(settings: LocalServer) -> str:
     """Start a server, on its configured port if that is free, else on any; it ends by itself when it is not used."""
     log = settings.home / "server.log"
-    known = log.stat().st_size if log.exists() else 0  # what stands there is of other servers
+    known = log.stat().st_size if log.exists() else 0  # earlier lines are from other servers
     first = [] if settings.port is None else ["--port", str(settings.port)]
     for port in (first, ["--port", "0"]):
         found = await _launch(settings, port, log)
@@ -157,7 +157,7 @@ async def _start(settings: LocalServer) -> str:
 
 
 def _reason(said: str) -> tuple[str, str]:
-    """The message and the hint with which a server ended; of one that broke, its last line."""
+    """The message and the hint with which a server ended; for one that crashed, its last line."""
     lines = said.rstrip().splitlines()
     at = next((n for n in reversed(range(len(lines))) if lines[n].startswith("fulgur: ")), None)
     if at is None:
@@ -166,7 +166,7 @@ def _reason(said: str) -> tuple[str, str]:
 
 
 async def wait_for_lock(descriptor: int, file: Path, start_seconds: float, command: str) -> None:
-    """Wait for whoever starts the same thing, for as long as that may take and not for ever."""
+    """Wait for another process that starts the same thing, as long as that may take but not for ever."""
     for _ in range(int(2 * start_seconds / 0.05)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

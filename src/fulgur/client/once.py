@@ -1,6 +1,6 @@
-"""One request and its answer over plain HTTP, with nothing but sockets: what a command needs that must answer at once.
+"""One request and its answer over plain HTTP, with bare sockets, for commands that must answer at once.
 
-Importing an HTTP library takes longer than a completion. Whoever stays connected uses `Connection`.
+Importing an HTTP library takes longer than a completion. For a lasting connection use `Connection`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LocalServer:
 
 
 def running(home: Path) -> str | None:
-    """Where the local server said that it listens; nobody has asked it yet."""
+    """The base URL that the local server left; it has not been contacted yet."""
     try:
         record = json.loads((home / "server.json").read_bytes())
         return str(record["base_url"]) if record["version"] == __version__ else None
@@ -54,7 +54,7 @@ def answers(base_url: str) -> bool:
 
 
 def resting(base_url: str) -> int | None:
-    """The process id of a server that answers nobody just now; None when it does, or does not tell."""
+    """The process id of a server that is answering nobody just now; None when it is, or does not say."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         told = json.loads(_exchange(base_url, "GET", "/status", b"", seconds=2)[1])
         return int(told["pid"]) if told["running"] == told["queued"] == 0 else None
@@ -76,7 +76,7 @@ def post(base_url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exchange(base_url: str, method: str, path: str, data: bytes, seconds: float | None = None) -> tuple[bytes, bytes]:
-    """Header and content of one answer; `seconds` is how long each part of it may take."""
+    """The header and content of one answer; `seconds` is the timeout of each read."""
     host = base_url.removeprefix("http://").removesuffix("/v1")
     name, _, port = host.rpartition(":")
     head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nConnection: close\r\n"

@@ -1,4 +1,5 @@
-"""After a lost socket: replay what was missed when the server kept it, else go on from what was received."""
+"""Resumes a stream after a lost socket: replays what was missed if the server kept it, else continues from what
+came."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _ENDS = (ev.OutputTextDone, ev.ContentPartDone, ev.OutputItemDone, ev.FunctionCa
 
 
 async def resume(connection: Connection, stream: ResponseStream) -> None:
-    """Put one interrupted stream back on its way; nothing is delivered twice, and open steers are said at its end."""
+    """Resume one interrupted stream; nothing is delivered twice, and open steers are sent at its end."""
     stream.late_steers += stream.take_steers()
     if not stream.response_id:
         await connection.recreate(stream, stream.body)  # nothing had arrived: ask again
@@ -64,7 +65,7 @@ def _is_partial(event: ev.Event) -> bool:
 
 
 def was_cut(event: ev.ResponseIncomplete) -> bool:
-    """The server stopped because the client was gone, not because the response had ended."""
+    """Whether the server stopped because the client was gone, not because the response had ended."""
     return (event.response.incomplete_details or {}).get("reason") == "disconnected"
 
 

@@ -15,7 +15,7 @@ from fulgur.protocol import rpc
 from fulgur.protocol.rpc import RpcError
 
 T = TypeVar("T")
-MOST_AT_ONCE = 256  # requests of the other side that are being worked on
+MOST_AT_ONCE = 256  # requests of the other side in progress
 
 Send = Callable[[bytes], Awaitable[None]]
 Handle = Callable[[str, msgspec.Raw], Awaitable[Any]]
@@ -28,7 +28,7 @@ Methods = dict[str, tuple[type[Any], Callable[[Any], Awaitable[Any]]]]
 
 
 async def dispatch(methods: Methods, method: str, params: msgspec.Raw) -> Any:
-    """Answer a request by a table of methods."""
+    """Answer a request from a table of methods."""
     known = methods.get(method)
     if known is None:
         raise RpcError(rpc.NO_METHOD, f"there is no method {method}")
@@ -42,7 +42,7 @@ async def dispatch(methods: Methods, method: str, params: msgspec.Raw) -> Any:
 
 @dataclass(frozen=True)
 class Then:
-    """An answer, and what is to happen right after it was sent."""
+    """An answer, and what to do right after it was sent."""
 
     result: Any
     work: Callable[[], Awaitable[None]]
@@ -52,11 +52,11 @@ CANCEL = "$/cancel_request"
 
 
 class ConnectionLost(FulgurError):
-    """The other side is gone; whether the request was done is not known."""
+    """The other side is gone; it is unknown whether the request was done."""
 
 
 class Peer:
-    """`run` reads until the messages end. Requests start in the order they came, each in a task of its own."""
+    """`run` reads until the messages end. Requests start in the order they came, each in a separate task."""
 
     def __init__(self, send: Send, handle: Handle) -> None:
         self._send = send
@@ -69,7 +69,8 @@ class Peer:
         self.closed = False
 
     async def run(self, messages: AsyncIterator[bytes | str]) -> None:
-        """Until the other side ends; then what waits for an answer fails, and what is being worked on is cancelled."""
+        """Read until the other side ends; then fail the requests that wait for an answer, and cancel those in
+        progress."""
         try:
             async for data in messages:
                 await self._take(data)
@@ -84,7 +85,7 @@ class Peer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def request(self, method: str, params: Any, type: type[T], on_result: OnResult | None = None) -> T:
-        """Ask the other side; RpcError is its refusal. `on_result` sees the answer before any message behind it."""
+        """Ask the other side; RpcError is its refusal. `on_result` sees the answer before any later message."""
         if self.closed:
             raise ConnectionLost("the connection was lost")
         self._count += 1
@@ -98,7 +99,7 @@ class Peer:
         except (ConnectionError, OSError) as error:
             raise ConnectionLost(f"the connection was lost: {error}") from None
         except asyncio.CancelledError:
-            if not self.closed:  # beside this: whoever is cancelled must not wait for a slow reader
+            if not self.closed:  # in a task: a cancelled caller must not wait for a slow reader
                 telling = asyncio.ensure_future(self._tell(rpc.notification(CANCEL, {"requestId": number})))
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)
@@ -107,7 +108,7 @@ class Peer:
             del self._waiting[number]
 
     async def notify(self, method: str, params: Any) -> None:
-        """Tell the other side; nothing comes back."""
+        """Notify the other side; there is no answer."""
         await self._send(rpc.notification(method, params))
 
     def cancel(self, number: rpc.Id) -> bool:
@@ -128,7 +129,7 @@ class Peer:
             with contextlib.suppress(msgspec.DecodeError):
                 self.cancel(msgspec.json.decode(message.params, type=dict[str, rpc.Id]).get("requestId"))
         elif message.id is msgspec.UNSET:
-            if self._unstarted:  # requests that came before it begin before it: a cancel follows its prompt
+            if self._unstarted:  # earlier requests begin before it: a cancel must follow its prompt
                 self._unstarted = False
                 await asyncio.sleep(0)
             await self._quietly(message.method, message.params)
@@ -180,7 +181,7 @@ class Peer:
             answer = rpc.failure(number, RpcError(rpc.CANCELLED, "cancelled"))
             if self.closed:
                 raise
-        except Exception as error:  # a mistake of ours must not leave the other side waiting
+        except Exception as error:  # a bug of ours must not leave the other side waiting
             answer = rpc.failure(number, RpcError(rpc.INTERNAL, f"{type(error).__name__}: {error}"))
         await self._tell(answer)
         if then is not None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class ResponseStream:
     """The events of one create, and of the successors that steering opens.
 
-    Iterate it once, or call `final()`. Steering goes on in the same iterator: the steered response ends with
+    Iterate it once, or call `final()`. Steering continues in the same iterator: the steered response ends with
     `response.incomplete` (reason `steered`), then the successor's `response.created` follows with a new id.
-    After a lost socket the events go on where they stopped; a continued message arrives as a new response whose
-    deltas hold only the rest, and `final()` holds the whole.
+    After a lost socket the events resume where they stopped; a continued message arrives as a new response whose deltas
+    hold only the rest, and `final()` holds the whole.
     """
 
     def __init__(self, connection: Connection, body: dict[str, Any], lane: str | None) -> None:
@@ -35,16 +35,16 @@ class ResponseStream:
         self.done = False
         self._sent: deque[list[Item]] = deque()  # steers without an answer, in the order of their frames
         self._accepted: dict[str, list[Item]] = {}  # by id: steers that are not part of a response yet
-        self.late_steers: list[Item] = []  # came when the response had ended: the next create brings them
-        self.items: list[Item] = []  # output items that are done, of the current response
-        self.partial = ""  # text of the message that is being written
+        self.late_steers: list[Item] = []  # those that came after the response had ended: the next create sends them
+        self.items: list[Item] = []  # finished output items of the current response
+        self.partial = ""  # text so far of the current message
         self.carried: list[Item] = []  # output kept from before a lost socket
         self.carried_partial = ""
         self._connection = connection
         self._queue: asyncio.Queue[ev.Event | BaseException | None] = asyncio.Queue()
         self._created = asyncio.Event()
 
-    # --- what callers use ---
+    # --- for callers ---
 
     def __aiter__(self) -> AsyncIterator[ev.Event]:
         return self
@@ -63,7 +63,7 @@ class ResponseStream:
         """Redirect the running response; returns when the frame is sent.
 
         `steer.accepted` or `steer.failed` follows. A steer that crosses the end of the response on its way starts the
-        next one, in this same stream.
+        next response, in this same stream.
         """
         await self._created.wait()
         if self.done:
@@ -94,10 +94,10 @@ class ResponseStream:
             raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "failed"))
         return self.response
 
-    # --- what the connection calls ---
+    # --- for the connection ---
 
     def take(self, event: ev.Event) -> None:
-        """Note what an event says about the state, and hand it to the iterator."""
+        """Update the state from an event, and hand the event to the iterator."""
         if isinstance(event, ev.OutputTextDelta):
             self.partial += event.delta
         elif isinstance(event, ev.OutputItemDone):
@@ -122,7 +122,7 @@ class ResponseStream:
 
     @property
     def open_steers(self) -> int:
-        """How many were sent and are neither part of a response nor given back."""
+        """How many steers were sent and are neither part of a response nor given back."""
         return len(self._sent) + len(self._accepted)
 
     def take_steers(self, ids: list[str] | None = None) -> list[Item]:
@@ -144,7 +144,7 @@ class ResponseStream:
         return True
 
     def ask_again(self, body: dict[str, Any]) -> None:
-        """The next create of this stream is `body`; steers wait until its response is there."""
+        """Make `body` the next create of this stream; steers wait until its response is created."""
         self.body = body
         self._created.clear()
 

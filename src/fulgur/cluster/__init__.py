@@ -1,1 +1,1 @@
-"""One machine to many: replicas that run an engine, fronts that talk to clients, and the way between them."""
+"""From one machine to many: replicas that run an engine, fronts that talk to clients, and the protocol between them."""

@@ -18,7 +18,7 @@ TLS_S = 5.0  # for a handshake
 
 @dataclass(frozen=True)
 class Address:
-    """`port` 0 is a free one; a path means a Unix socket."""
+    """`port` 0 means a free port; a path means a Unix socket."""
 
     host: str
     port: int = 0
@@ -39,7 +39,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def from_outside(self) -> Address:
-        """Where others reach what listens here: on all addresses means on that of this machine's name."""
+        """The address at which other machines reach this one; for a wildcard, that of this machine's name."""
         if self.host not in ("0.0.0.0", "::"):
             return self
         try:

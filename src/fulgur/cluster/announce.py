@@ -1,7 +1,7 @@
-"""Replicas that fronts find by themselves: each tells the live state its slot and address every second.
+"""Lets fronts find replicas by themselves: each replica writes its slot and address to the live state every second.
 
-Slots are taken from the lowest free number on, so one that is started again soon after a death gets the old number.
-Two that take the same at once notice it when they look again; the one that was overwritten takes the next.
+A replica takes the lowest free slot, so one that is restarted soon after its death gets its old number. Two that take
+the same slot at once notice it at their next look; the one that was overwritten takes another.
 """
 
 from __future__ import annotations
@@ -53,5 +53,5 @@ class Announcer:
 
 
 async def members(live: Live, model: str) -> dict[int, Address]:
-    """The replicas that have told of themselves, by slot."""
+    """The replicas that are announced, by slot."""
     return {int(slot): Address.parse(value.decode()) for slot, value in (await live.alive(table(model))).items()}

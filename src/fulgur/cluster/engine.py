@@ -1,7 +1,7 @@
-"""The replicas of one model, to a front what one engine is (`engine/process.py`).
+"""The replicas of one model, which look to a front like one engine (`engine/process.py`).
 
-A replica that dies loses nothing but time: the front knows every token that was reported, and another replica takes
-the answer up behind them (`GenerateRequest.past`). The seed is drawn here, so the text is the one it would have been.
+A replica that dies costs nothing but time: the front knows every token that was reported, and another replica continues
+the answer after them (`GenerateRequest.past`). The seed is chosen here, so the text does not change.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from fulgur.engine.wire import Message, row_events, unpack_error
 from fulgur.errors import FulgurError
 
 MOST_ATTEMPTS = 4  # replicas that may die under one answer before it fails
-PATIENCE_S = 30.0  # for a replica to come (back) while there is none
+PATIENCE_S = 30.0  # to wait for a replica while there is none
 
 
 @dataclass(slots=True)
 class Flight:
-    """A generation, and what is needed to take it up elsewhere."""
+    """A generation, and what is needed to continue it elsewhere."""
 
     generation: Generation
     request: GenerateRequest
     key: str
     link: Link | None = None
     past: list[list[int]] = field(default_factory=lambda: [[]])  # as in GenerateRequest
-    steers: deque[list[int]] = field(default_factory=deque)  # sent, and not heard of again
-    waiting: int = 0  # tokens of its prompt that count as the link's until its first token comes
+    steers: deque[list[int]] = field(default_factory=deque)  # sent, and without an outcome yet
+    waiting: int = 0  # prompt tokens that count as queued at the link until its first token comes
     attempts: int = 0
     started: bool = False
     cancelled: bool = False
@@ -49,11 +49,11 @@ class Flight:
 
 @dataclass
 class Counted:
-    """For the metrics: what became of expectations."""
+    """Counters for the metrics: how well the routing's expectations held."""
 
     requests: int = 0
-    kept: int = 0  # went where their session had been
-    moved: int = 0  # had to leave a replica that was overloaded or gone
+    kept: int = 0  # went to the replica that had their session
+    moved: int = 0  # left a replica that was overloaded or gone
     taken_up: int = 0  # after a replica's death
     missed: int = 0  # expected in the cache and not there
 
@@ -106,7 +106,7 @@ class ClusterEngine:
             ) from None
 
     def set_members(self, members: Mapping[int, Address]) -> None:
-        """From now on these are the replicas; answers of one that is not among them any more are taken up by others."""
+        """Replace the list of replicas; others continue the answers of one that is no longer in it."""
         for number, link in list(self.links.items()):
             if members.get(number) != link.address:
                 del self.links[number]
@@ -116,7 +116,7 @@ class ClusterEngine:
                 self.links[number] = Link(self, number, address, self._secret, self._tls)
 
     def generate(self, request: GenerateRequest, key: str = "") -> Generation:
-        """Submit a request; those with the same key are best served where the others were."""
+        """Submit a request; requests with the same key are best served by the same replica."""
         if self._closed:
             raise EngineDied("the engine was closed")
         if request.keep:
@@ -194,7 +194,7 @@ class ClusterEngine:
             self._end(flight, EngineDied("no replica of the model is there", hint="Send the request again later."))
 
     def _again(self, flight: Flight, error: FulgurError) -> None:
-        """Its replica is gone: the next one takes it up."""
+        """Continue a flight whose replica is gone at another one."""
         self._computed(flight)
         flight.attempts += 1
         if flight.attempts >= MOST_ATTEMPTS or flight.request.n > 1:
@@ -212,13 +212,13 @@ class ClusterEngine:
             flight.generation.fail(error)
 
     def _computed(self, flight: Flight) -> None:
-        """Its prompt waits no longer."""
+        """Stop counting its prompt as queued."""
         if flight.link is not None:
             flight.link.own -= flight.waiting
             flight.waiting = 0
 
     def _send(self, message: Message) -> None:
-        """What a generation asks for: cancel, steer."""
+        """Pass on a generation's cancel or steer."""
         flight = self._flights.get(message[1])
         if flight is None:
             return
@@ -226,7 +226,7 @@ class ClusterEngine:
             if flight.cancelled:
                 return
             flight.cancelled = True
-            if flight.link is None:  # it never began, or it was to be taken up again
+            if flight.link is None:  # it never began, or waits to be continued
                 self._waiting.pop(message[1], None)
                 self._end(flight)
                 flight.generation.deliver([Finished(message[1], 0, "cancelled", Counts())])
@@ -237,7 +237,7 @@ class ClusterEngine:
             if flight.link is not None:
                 flight.link.send(wire.frame(wire.Steer(message[1], wire.pack_tokens(message[2]))))
 
-    # --- what links tell ---
+    # --- callbacks of the links ---
 
     def admits(self, link: Link, info: EngineInfo, fingerprint: str) -> str:
         if fingerprint != self._fingerprint:
@@ -307,10 +307,10 @@ class ClusterEngine:
 
 
 def _bits(info: EngineInfo) -> tuple[object, ...]:
-    """What decides the bits of an answer."""
+    """The properties that decide the bits of an answer."""
     return info.vocab_size, info.weight_bytes, "cuda" if info.runtime == "cuda" else "cpu"
 
 
 def members(addresses: Iterable[str]) -> dict[int, Address]:
-    """A static list: the place in it is the slot number."""
+    """A static list of replicas: the place in it is the slot number."""
     return {number: Address.parse(text) for number, text in enumerate(addresses)}

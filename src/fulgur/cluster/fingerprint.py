@@ -1,4 +1,4 @@
-"""Whether two machines hold the same model, as far as its text goes: what the front encodes, the replica must read."""
+"""Tells whether two machines hold the same model as far as tokens go: the replica must read what the front encodes."""
 
 from __future__ import annotations
 

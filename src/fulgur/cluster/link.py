@@ -1,4 +1,4 @@
-"""A front's connection to one replica, kept up: when it is lost it is made again."""
+"""A front's connection to one replica, which reconnects when it is lost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fulgur.cluster.tls import Tls
 from fulgur.engine.load import EngineInfo
 from fulgur.errors import FulgurError
 
-SILENCE_S = 6.0  # without a word: the replica or the way to it is gone
+SILENCE_S = 6.0  # of silence: the replica or the way to it is gone
 _AGAIN_S = (0.05, 1.0)  # seconds between two tries: first, most
 
 log = logging.getLogger("fulgur.cluster")
 
 
 class Owner(Protocol):
-    """Who is told what comes over a link."""
+    """Receives what comes over a link."""
 
     def admits(self, link: Link, info: EngineInfo, fingerprint: str) -> str:
         """Why this replica is of no use; empty when it is."""
@@ -36,7 +36,7 @@ class Owner(Protocol):
 class Link:
     """Slot `number` at an address. Of the prompt tokens that wait there, `own` are this front's, `others` are not.
 
-    The front knows its own at once; the replica tells the others with every beat.
+    The front knows its own at once; the replica reports the others with every heartbeat.
     """
 
     def __init__(self, owner: Owner, number: int, address: Address, secret: bytes, tls: Tls | None = None) -> None:
@@ -104,7 +104,7 @@ class Link:
             log.warning("replica %d: %s", self.number, problem)
         self.problem = problem
 
-    # --- what the wire tells ---
+    # --- callbacks of the wire ---
 
     def take(self, message: wire.AnyMessage, connection: _Wire) -> None:
         if isinstance(message, wire.Events):
@@ -146,7 +146,7 @@ class _Wire(asyncio.Protocol):
         self._link = link
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._said = False  # what is wrong
+        self._said = False  # the problem was reported
         self._heard = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

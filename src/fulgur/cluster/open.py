@@ -1,4 +1,4 @@
-"""A replica from the config: its engine, its socket, and its place in the table when fronts have to find it."""
+"""Opens a replica from the config: its engine, its socket, and its place in the table when fronts have to find it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fulgur.workspace import folders
 
 
 class OpenReplica:
-    """Made by `open_replica`; `close` finishes what runs, for so many seconds at most."""
+    """Made by `open_replica`; `close` lets running answers finish, for at most `drain` seconds."""
 
     def __init__(self, replica: Replica, live: live_state.Live, announcer: Announcer | None) -> None:
         self.replica = replica
@@ -31,7 +31,7 @@ class OpenReplica:
 
 
 async def open_replica(config: ServerConfig, name: str, address: Address) -> OpenReplica:
-    """A model without a list of replicas is announced in the live state."""
+    """Open a replica; that of a model without a list of replicas is announced in the live state."""
     model = config.models[name]
     known, path = secret.load(config.cluster.secret_file), folders.expanded(model.path)
     encrypted = tls.load(config.cluster)

@@ -1,7 +1,7 @@
-"""Replicas as Ray Serve deployments: Ray places them, starts them again and scales them; tokens do not pass it.
+"""Replicas as Ray Serve deployments: Ray places, restarts and scales them; tokens do not pass through it.
 
-Each replica listens itself and tells the live state where (`announce.py`), so fronts go on while the head is down.
-Ray's own proxy is off. It scales by the prompt tokens that wait, which only the replica knows.
+Each replica listens on its own socket and announces its address in the live state (`announce.py`), so fronts go on
+while the head is down. Ray's own proxy is off. It scales by the prompt tokens that wait, which only the replicas know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRAIN_S = 60.0
 
 
 class EngineReplica:
-    """The actor. Ray asks how it is and how much waits; requests come over its own socket.
+    """The actor. Ray asks for its health and its queue; requests come over its own socket.
 
     It has an event loop of its own: Ray's is uvloop and serves Ray.
     """
@@ -60,14 +60,14 @@ class EngineReplica:
 
 
 def scale(context: Any) -> tuple[int, dict[str, Any]]:
-    """Ray's question how many replicas there should be: so many that each has its share of what waits."""
+    """How many replicas Ray should run: enough to keep the waiting tokens per replica at the target."""
     waiting = sum((context.aggregated_metrics or {}).get("queued", {}).values())
     wanted = -(-int(waiting) // max(1, int(context.config.target_ongoing_requests)))
     return min(max(wanted, context.capacity_adjusted_min_replicas), context.capacity_adjusted_max_replicas), {}
 
 
 def up(config: ServerConfig, file: str) -> None:
-    """One application a model. Once more: new replicas take the place of the old ones, which drain first."""
+    """Deploy one application per model. Called again, it replaces the replicas; the old ones drain first."""
     ray, serve = _ray()
     if not ray.is_initialized():
         ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False, log_to_driver=False)
@@ -94,7 +94,7 @@ def up(config: ServerConfig, file: str) -> None:
 
 
 def main(file: str) -> int:
-    """Deploy, again with every line of the input, and take everything back at its end (`supervise.py`)."""
+    """Deploy, again with every line of the input, and shut everything down at its end (`supervise.py`)."""
     try:
         up(settings.load(Path(file)), file)
     except FulgurError as error:

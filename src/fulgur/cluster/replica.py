@@ -1,7 +1,7 @@
 """A replica: one engine, offered to any number of fronts over its own socket.
 
-Every front has one connection that carries all its generations. What the engine reports in one turn of the event loop
-leaves in one frame a front. When a front goes, its generations are cancelled: nobody else reads them.
+Every front has one connection that carries all its generations. What the engine reports in one iteration of the event
+loop is sent as one frame per front. When a front goes, its generations are cancelled: nobody else reads them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("fulgur.cluster")
 
 
 class Replica:
-    """Listens for fronts. `drain` takes nothing new and waits for what runs."""
+    """Listens for fronts. `drain` takes no new requests and waits for the running ones."""
 
     def __init__(self, engine: EngineClient, secret: bytes, fingerprint: str) -> None:
         self.engine = engine
@@ -55,13 +55,13 @@ class Replica:
         return sum(peer.queued for peer in self.peers)
 
     async def listen(self, address: Address, tls: Tls | None = None) -> Address:
-        """Begin; with port 0 the address that was chosen comes back."""
+        """Start to listen; returns the address, with the port that was chosen for port 0."""
         self._server, self.address = await address.serve(lambda: Peer(self), tls.replica if tls is not None else None)
         self._beat = asyncio.create_task(self._tell_the_load())
         return self.address
 
     async def drain(self, seconds: float = 60.0) -> bool:
-        """Take nothing new; True when all that ran has ended in time."""
+        """Take no new requests; True when all running ones have ended in time."""
         self.draining = True
         self.tell()
         with contextlib.suppress(TimeoutError):
@@ -148,7 +148,7 @@ class Peer(asyncio.Protocol):
             self._transport.abort()
 
     def tell(self) -> None:
-        """How busy the replica is with others: what it does for this front the front knows sooner."""
+        """Report how busy the replica is with other fronts; the front itself knows sooner what it asked for."""
         replica = self._replica
         self.write(wire.frame(wire.Load(replica.queued - self.queued, replica.running, replica.draining)))
 
@@ -199,7 +199,7 @@ class Peer(asyncio.Protocol):
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, request_id: str, generation: Generation, waiting: int) -> None:
-        """Pass on what the engine reports of one generation; `waiting` tokens are to be computed before its first."""
+        """Pass on what the engine reports of one generation; `waiting` prompt tokens come before its first token."""
         replica = self._replica
         replica.began()
         self.queued += waiting

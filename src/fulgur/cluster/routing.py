@@ -1,8 +1,8 @@
 """Which replica takes a request: the one that holds its session's keys and values, unless that one is overloaded.
 
-A session's home is found by rendezvous hashing over slot numbers. These are stable: a replica that is started again
-gets the old number, so a death moves only the sessions that lived there. A session that was sent elsewhere stays
-there (its pin) as long as that replica lives.
+A session's home is found by rendezvous hashing over slot numbers. These are stable: a replica that is restarted gets
+its old number, so a death moves only the sessions that lived there. A session that was sent elsewhere stays there (its
+pin) as long as that replica lives.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-_SPREAD = 1.25  # times the tokens before the first answer token elsewhere, for which a session still stays
-_LITTLE = 512  # tokens: so short a wait is no reason to leave
+_SPREAD = 1.25  # a session stays until the tokens before its first answer token are so many times those elsewhere
+_LITTLE = 512  # tokens: a wait as short as this is no reason to leave
 _PINS = 100_000
 
 
@@ -35,7 +35,7 @@ S = TypeVar("S", bound=Slot)
 
 @dataclass(frozen=True)
 class Pin:
-    """Where a session's keys and values are, and how many; another epoch is a replica that has forgotten them."""
+    """Where a session's keys and values are, and how many; another epoch means a replica that has lost them."""
 
     slot: int
     epoch: str
@@ -43,15 +43,15 @@ class Pin:
 
 
 def home(key: str, slots: Sequence[S]) -> S:
-    """Rendezvous hashing: every front finds the same one, and a slot that goes moves only its own keys."""
+    """The slot by rendezvous hashing: every front finds the same one, and a slot that goes moves only its own keys."""
     return max(slots, key=lambda slot: (_weight(key, slot.number), -slot.number))
 
 
 def choose(key: str, prompt: int, slots: Sequence[S], pin: Pin | None) -> tuple[S, int]:
-    """The slot for a prompt of so many tokens, and how many of them are probably known there.
+    """The slot for a prompt of `prompt` tokens, and how many of them are probably cached there.
 
-    That is where the session was, or its home, unless another slot would have the first token clearly sooner: what
-    waits there and the whole prompt are less than what waits here and the part that is new.
+    That is where the session was, or its home, unless the idlest slot would have the first token clearly sooner: when
+    the tokens queued there plus the whole prompt are fewer than those queued here plus the part that is new.
     """
     kept = [slot for slot in slots if pin is not None and (slot.number, slot.epoch) == (pin.slot, pin.epoch)]
     wanted = kept[0] if kept else home(key, slots)

@@ -1,8 +1,8 @@
-"""Who may talk to a replica: whoever proves to know the cluster's secret, without sending it.
+"""Authentication between fronts and replicas: each side proves that it knows the cluster's secret, without sending it.
 
-Each side sends random bytes and answers the other's with an HMAC of both. The words "front" and "replica" keep a
-proof from being played back to the side that made it. Frames after the proof are neither encrypted nor signed: the
-network between fronts and replicas is a private one.
+Each side sends random bytes and answers the other's with an HMAC of both. The words "front" and "replica" prevent a
+proof from being replayed to the side that made it. Frames after the proof are neither encrypted nor signed: the network
+between fronts and replicas is a private one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _encode, _decoder = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Pin)
 
 
 class SharedPins(Pins):
-    """What this front knows is used at once; the rest is asked for. Without the live state, what is known remains."""
+    """Uses what this front knows at once, and asks the live state for the rest; without it, what is known remains."""
 
     def __init__(self, model: str, live: Live) -> None:
         super().__init__()

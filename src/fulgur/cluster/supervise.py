@@ -17,14 +17,14 @@ from fulgur.sandbox import start
 from fulgur.server.config import ServerConfig
 from fulgur.workspace import folders
 
-AGAIN_S = 1.0  # before a part that died is started again
+AGAIN_S = 1.0  # before a part that died is restarted
 Say = Callable[[str], None]
 UPDATE = b"update\n"  # a line for Ray's driver
-_PATIENCE_S = 70.0  # for a part to finish what it does: more than a replica's drain
+_PATIENCE_S = 70.0  # for a part to finish its work: longer than a replica's drain
 
 
 class Part:
-    """One process that is started again whenever it ends. It stops at SIGTERM, or at the end of its input."""
+    """One process, restarted whenever it ends. It stops at SIGTERM, or at the end of its input."""
 
     def __init__(self, name: str, command: list[str], say: Say, *, by_input: bool = False) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Part:
         await self.end()
 
     async def end(self) -> None:
-        """End the process that runs; without `stop` another one follows."""
+        """End the running process; without `stop` another one follows."""
         process = self._process
         if process is not None and process.returncode is None:
             if process.stdin is not None:
@@ -61,7 +61,7 @@ class Part:
                 process.kill()
 
     def write(self, line: bytes) -> None:
-        """To a process that reads its input."""
+        """Write to a process that reads its input."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(line)
 
@@ -72,7 +72,7 @@ def note() -> Path:
 
 
 async def up(config: ServerConfig, file: Path, say: Say) -> None:
-    """Until SIGINT or SIGTERM. Fronts stop first, so that nothing new comes to the replicas.
+    """Run until SIGINT or SIGTERM. Fronts stop first, so that nothing new reaches the replicas.
 
     After SIGUSR1 the replicas are replaced by ones that read the config as it is then.
     """
@@ -88,7 +88,7 @@ async def up(config: ServerConfig, file: Path, say: Say) -> None:
     addresses: list[Address] = []
     try:
         if config.cluster.placement == "ray":
-            # A process of its own: Ray has its own ways with signals.
+            # In a separate process, because Ray handles signals its own way.
             command = start.python("fulgur.cluster.ray_serve", given)
             replicas.append(Part("Ray's driver", command, say, by_input=True))
         else:
@@ -115,7 +115,7 @@ async def up(config: ServerConfig, file: Path, say: Say) -> None:
 
 
 async def _go_on_updating(update: asyncio.Event, replicas: list[Part], addresses: list[Address], say: Say) -> None:
-    """One replica after the other: it finishes what it does, and the next one waits until its successor listens."""
+    """Replace the replicas one by one: each finishes its work, and the next waits until its successor listens."""
     while True:
         await update.wait()
         update.clear()
@@ -159,7 +159,7 @@ def running() -> int | None:
 
 
 def signal_up(number: signal.Signals) -> None:
-    """To what `up` runs here: SIGTERM ends it, SIGUSR1 replaces the replicas."""
+    """Signal the `up` that runs here: SIGTERM ends it, SIGUSR1 replaces the replicas."""
     pid = running()
     if pid is None:
         raise FulgurError("No cluster was started here.", hint="`fulgur cluster up` starts one.")

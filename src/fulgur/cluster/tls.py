@@ -16,14 +16,14 @@ from fulgur.workspace import folders
 
 @dataclass(frozen=True)
 class Tls:
-    """For the side that listens, and for the side that connects."""
+    """The contexts for the side that listens and for the side that connects."""
 
     replica: ssl.SSLContext
     front: ssl.SSLContext
 
 
 def load(config: Cluster) -> Tls | None:
-    """None: connections are not encrypted."""
+    """Load the certificates; None when connections are not encrypted."""
     given = {name: getattr(config, name) for name in ("certificate", "certificate_key", "authority")}
     if not any(given.values()):
         return None

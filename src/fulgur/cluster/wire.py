@@ -20,7 +20,7 @@ from fulgur.engine.params import GenerateRequest
 from fulgur.errors import FulgurError
 
 PROTOCOL = 2  # sides that speak another version refuse each other
-HANDSHAKE = 1024  # bytes of a frame from somebody who has not proven anything yet
+HANDSHAKE = 1024  # bytes of a frame from a peer that has not proven anything yet
 LARGEST = 1 << 28
 _LENGTH = struct.Struct("<I")
 
@@ -30,7 +30,7 @@ class Message(msgspec.Struct, tag=True, array_like=True):
 
 
 class Challenge(Message):
-    """Replica to front, first of all."""
+    """Replica to front, the first message."""
 
     protocol: int
     nonce: bytes
@@ -44,7 +44,7 @@ class Proof(Message):
 
 
 class Ready(Message):
-    """Replica to front: its own proof, and what it serves. `epoch` is another one after each start: a cache is cold."""
+    """Replica to front: its own proof, and what it serves. `epoch` changes with each start: the cache is cold."""
 
     proof: bytes
     info: EngineInfo
@@ -53,7 +53,7 @@ class Ready(Message):
 
 
 class Submit(Message):
-    """A request: its fields, and the tokens of the prompt and the draft. So many are probably cached there."""
+    """A request: its fields, and the tokens of the prompt and the draft. `cached` of them are probably cached there."""
 
     id: str
     fields: dict[str, Any]
@@ -71,13 +71,13 @@ class Cancel(Message):
 
 
 class Events(Message):
-    """What the engine reported, as rows: tokens that follow each other share one."""
+    """What the engine reported, as rows: consecutive tokens share one."""
 
     rows: list[Any]
 
 
 class Refused(Message):
-    """The request cannot be served here. `code` is the engine's; `engine_died`: another replica may take it up."""
+    """The request cannot be served here. `code` is the engine's; `engine_died`: another replica may continue it."""
 
     id: str
     code: str
@@ -94,7 +94,7 @@ class Load(Message):
 
 
 class Drain(Message):
-    """Take nothing new, finish what runs."""
+    """Take no new requests, finish the running ones."""
 
 
 AnyMessage: TypeAlias = Challenge | Proof | Ready | Submit | Steer | Cancel | Events | Refused | Load | Drain
@@ -113,14 +113,14 @@ def frame(message: Message) -> bytes:
 
 
 class FrameReader:
-    """Puts messages together from bytes as they come. `largest` grows once the other side has proven itself."""
+    """Assembles messages from bytes as they come. `largest` grows once the other side has proven itself."""
 
     def __init__(self) -> None:
         self.largest = HANDSHAKE
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[AnyMessage]:
-        """Raises FulgurError for bytes that are no message; the connection is then of no use."""
+        """Raises FulgurError for bytes that are not a message; the connection is then unusable."""
         buffer = self._buffer
         buffer += data
         at = 0
@@ -148,7 +148,7 @@ def submit(request_id: str, request: GenerateRequest, cached: int = 0) -> Submit
 
 
 def request_of(message: Submit) -> GenerateRequest:
-    """Raises InvalidRequest for fields that are none of a request."""
+    """Raises InvalidRequest for fields that do not make a request."""
     try:
         return wire.request_of(message.fields, unpack_tokens(message.tokens))
     except (TypeError, KeyError, ValueError) as error:

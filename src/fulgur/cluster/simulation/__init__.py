@@ -1,1 +1,1 @@
-"""How many users a cluster bears: sessions, replicas and their deaths, measured service times, our own routing."""
+"""How many users a cluster can serve: sessions, replicas and their deaths, measured service times, our own routing."""

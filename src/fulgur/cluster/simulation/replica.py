@@ -1,4 +1,4 @@
-"""One replica in the simulation: prompts one after another, answers together, and a cache that forgets the oldest."""
+"""One replica in the simulation: prompts one after another, answers together, and a cache that evicts the oldest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.cluster.simulation.service import ServiceTimes
 
 @dataclass(eq=False)
 class Job:
-    """One turn: where it comes from, what it needs, when it reached what."""
+    """One turn: where it comes from, what it needs, and when it reached each stage."""
 
     session: str
     context: int  # tokens of the prompt
@@ -23,7 +23,7 @@ class Job:
     expected: int = 0  # what the front thinks is cached
     sent: float = 0.0  # left the queue of the front
     first: float = 0.0  # first token
-    written: float = 0.0  # tokens; after a death the next replica goes on from here
+    written: float = 0.0  # tokens; after a death the next replica continues from here
     begun: float = 0.0  # the replica's tokens a sequence when it joined
 
 
@@ -42,8 +42,8 @@ class Replica:
     computing: Job | None = None
     answering: list[tuple[float, int, Job]] = field(default_factory=list)  # by the count at which each ends
     version: int = 0  # events planned before the last change are void
-    _done: float = 0.0  # seconds of work on the prompt that is computed
-    _count: float = 0.0  # tokens that a sequence which was here for ever would have
+    _done: float = 0.0  # seconds of work done on the current prompt
+    _count: float = 0.0  # tokens of a sequence that had been here from the start
     _context: float = 0.0  # of all that answer
     _at: float = 0.0
     _order: int = 0
@@ -56,7 +56,7 @@ class Replica:
         self._begin()
 
     def advance(self, now: float) -> None:
-        """Bring prompt and answers to this moment; nothing ends in between."""
+        """Advance prompt and answers to `now`; nothing ends in between."""
         seconds, self._at = now - self._at, now
         slower = self.computing is not None and bool(self.answering)
         if self.computing is not None:
@@ -95,7 +95,7 @@ class Replica:
         return prompt, answer
 
     def die(self, now: float) -> list[Job]:
-        """Everything is lost but what the fronts know: the jobs, with the tokens that were written."""
+        """Lose everything but what the fronts know: the jobs, with the tokens that were written."""
         self.advance(now)
         jobs = [job for _, _, job in self.answering] + list(self.waiting)
         for _, _, job in self.answering:

@@ -1,4 +1,4 @@
-"""The simulation itself: one heap of events, the server's own queue in front and our own routing behind it."""
+"""The simulation itself: one heap of events, with the server's own queue and our own routing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Setup:
 
 @dataclass
 class Outcome:
-    """Of the turns after the warm-up."""
+    """The results of the turns after the warm-up."""
 
     ttft: dict[str, list[float]] = field(default_factory=dict)  # by tier, from the request to its first token
     wait: list[float] = field(default_factory=list)  # for a slot
@@ -123,7 +123,7 @@ class _Simulation:
         before = self.held.get(session, 0)
         most = min(Shape().most, self.setup.service.context * 3 // 4)
         summary = 0
-        if before + turn.input + turn.output > most:  # what follows a summary is new text to every cache
+        if before + turn.input + turn.output > most:  # after a summary everything is new to every cache
             self.held.pop(session, None)
             self.compacted[user] += 1
             session, before, summary = f"{user}.{number}.{self.compacted[user]}", 0, most // 5

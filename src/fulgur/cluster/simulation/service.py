@@ -14,7 +14,7 @@ Table = list[tuple[float, float]]
 
 
 class Beside(msgspec.Struct, forbid_unknown_fields=True):
-    """How much longer each takes while both are under way."""
+    """How many times longer each takes while both run."""
 
     prefill: float
     decode: float
@@ -25,7 +25,7 @@ class ServiceTimes(msgspec.Struct, forbid_unknown_fields=True):
 
     prefill: Table  # prompt tokens, seconds
     decode: Table  # sequences, tokens a second of all together
-    context_s: float  # a step is longer by this for each token of context of each sequence
+    context_s: float  # added to a step for each token of context of each sequence
     beside: Beside
     kv_tokens: int
     context: int
@@ -34,11 +34,11 @@ class ServiceTimes(msgspec.Struct, forbid_unknown_fields=True):
     source: dict[str, str]
 
     def prefill_s(self, cached: float, new: float) -> float:
-        """Computing `new` tokens behind `cached` ones."""
+        """Seconds to compute `new` tokens after `cached` ones."""
         return self.prefill[0][1] + _at(self.prefill, cached + new) - _at(self.prefill, cached)
 
     def step_s(self, sequences: int, context: float) -> float:
-        """A step of so many sequences, with so many tokens of context in all of them together."""
+        """Seconds of a step of `sequences` sequences, with `context` tokens of context in all of them together."""
         return _at([(count, count / rate) for count, rate in self.decode], sequences) + self.context_s * context
 
 
@@ -56,7 +56,7 @@ def load(name: str, file: Path | None = None) -> ServiceTimes:
 
 
 def _at(table: Table, x: float) -> float:
-    """Linear between the points, and on beyond the last one."""
+    """Interpolate between the points, and extrapolate beyond the last one."""
     place = min(max(bisect_right(table, (x, float("inf"))), 1), len(table) - 1)
     (x0, y0), (x1, y1) = table[place - 1], table[place]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)

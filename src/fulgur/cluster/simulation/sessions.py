@@ -17,7 +17,7 @@ import msgspec
 
 from fulgur.errors import UsageError
 
-ACTIVE = 0.05  # of all users have a session under way at a time
+ACTIVE = 0.05  # the fraction of users that have a session under way at a time
 
 
 class Turn(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Shape:
-    """Medians; the spread of a log-normal distribution behind them."""
+    """Medians, each with the spread of a log-normal distribution."""
 
     begins: int = 11_000  # tokens of instructions and tools, the same for all sessions of a user
     input: tuple[float, float] = (600, 1.1)  # a tool's output or a person's words
@@ -39,7 +39,7 @@ class Shape:
     tool_s: tuple[float, float] = (2.0, 1.1)
     person_s: tuple[float, float] = (40.0, 1.0)
     tools: float = 8.0  # calls before the person speaks again
-    turns: float = 60.0  # of a session
+    turns: float = 60.0  # per session
     most: int = 100_000  # tokens of context, then it is compacted to a fifth
 
 
@@ -61,7 +61,7 @@ def typical(seed: int, shape: Shape | None = None) -> Iterator[tuple[int, Turn]]
 
 
 def recorded(path: Path) -> dict[str, list[Turn]]:
-    """By session, in the order of the file."""
+    """The recorded turns by session, in the order of the file."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
