@@ -1,4 +1,4 @@
-"""`which file owns X?` answered from the symbol index and the text of the files, without a model."""
+"""Answer `which file owns X?` from the symbol index and the text of the files, without a model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fulgur.workspace.rank import Candidate, Terms, candidates, ranked
 from fulgur.workspace.symbols import SymbolIndex
 from fulgur.workspace.words import code_words
 
-_EXACT, _NEARLY = 100.0, 80.0  # a name as it is written, and with other capitals
+_EXACT, _NEARLY = 100.0, 80.0  # an exact name, and one that matches except for case
 _MOST_FILES = 20_000
 _LARGEST = 512 << 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """One place, best first; `what` is the definition, or the line of text."""
+    """A place that answers a question; `what` is the definition, or the line of text."""
 
     path: str
     line: int
@@ -31,19 +31,19 @@ class Found:
 
 
 def answer(question: str, index: SymbolIndex, limit: int = 10) -> list[Found]:
-    """The places a question is about: definitions by name, then by the words in and around them."""
+    """The places a question is about, best first: definitions by name, else by the words in and around them."""
     found = _named(index, set(code_words(question)))
     if not found:
         found = _about(index, asked_words(question))
     best: dict[tuple[str, str], Found] = {}
     for place in sorted(found, key=lambda place: (-place.score, place.path, place.line)):
-        best.setdefault((place.path, place.what), place)  # of several with one name (overloads), the one that says most
+        best.setdefault((place.path, place.what), place)  # of several with one name (overloads), the best match
     chosen = list(best.values())[:limit]
     return [replace(place, path=beneath.shown(place.path)) for place in chosen]
 
 
 def _named(index: SymbolIndex, names: set[str]) -> list[Found]:
-    """Definitions by the names in the question that look like code."""
+    """Definitions whose names are among the words of the question that look like code."""
     lowered = {name.lower() for name in names}
     found = []
     for path, symbols in index.files.items():
@@ -60,7 +60,7 @@ def _named(index: SymbolIndex, names: set[str]) -> list[Found]:
 
 
 def _about(index: SymbolIndex, words: list[str]) -> list[Found]:
-    """Definitions and paragraphs by the words of the question."""
+    """Definitions and paragraphs that match the words of the question."""
     if not words:
         return []
     terms = Terms([alternatives(word) for word in words])
@@ -74,7 +74,7 @@ def _in_file(index: SymbolIndex, path: str, text: str, terms: Terms) -> Iterator
 
 
 def _texts(index: SymbolIndex, terms: Terms) -> Iterator[tuple[str, str]]:
-    """The files that have one of the words in their text or their path."""
+    """The files with one of the words in their text or their path."""
     for entry in walk(index.workspace, limit=_MOST_FILES):
         path = str(Path(entry.path).relative_to(index.workspace))
         try:

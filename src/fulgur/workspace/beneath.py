@@ -1,7 +1,7 @@
-"""The one place that opens files of a workspace, which commands may change at the same moment: no link is followed.
+"""The only module that opens files of a workspace; it never follows a link, as commands may change files concurrently.
 
-A path is walked by descriptor from its root, so that a folder swapped for a link between a check and its use leads to
-an error and never out of the workspace. Names may be any bytes; `shown` is what people and models see of them.
+Paths are walked by descriptor from the root, so swapping a folder for a link between check and use causes an error and
+never leads out of the workspace. Names may be any bytes; `shown` is the form for people and models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STORED = re.compile("\0([89a-f][0-9a-f])")
 
 @contextlib.contextmanager
 def folder(root: Path, path: Path, *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `path` (absolute, beneath `root`), reached without following any link."""
+    """Open a descriptor of the folder `path` (absolute, beneath `root`) without following any link."""
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in path.relative_to(root).parts:
@@ -43,20 +43,23 @@ def folder(root: Path, path: Path, *, create: bool = False) -> Iterator[int]:
 
 
 def read(root: Path, path: Path, limit: int = -1) -> bytes:
-    """The first `limit` bytes of a regular file (-1: all); OSError when it cannot be read, or is not one."""
+    """The first `limit` bytes of a regular file (-1: all).
+
+    OSError when it cannot be read, FulgurError when it is not a regular file."""
     with _regular(_open(root, path), path) as file:
         return file.read(limit)
 
 
 def write(root: Path, path: Path, data: bytes) -> None:
-    """A file with this content, in place of a file or link that is there; folders above it are made."""
+    """Write a new file with this content; replaces an existing file or link, and creates its parent folders."""
     with _made(root, path) as file:
         file.write(data)
 
 
 def copy(root: Path, path: Path, into: Path, target: Path) -> bool:
-    """Copy a regular file beneath `root` to `target` beneath `into`, with its mode and time, as `write` does; False
-    when no file is there any more, or only a link to one."""
+    """Copy a regular file beneath `root` to `target` beneath `into`, with its mode and times, like `write`.
+
+    False when the file no longer exists, or is a link."""
     try:
         descriptor = _open(root, path)
     except OSError as error:
@@ -74,7 +77,7 @@ def copy(root: Path, path: Path, into: Path, target: Path) -> bool:
 
 def _open(root: Path, path: Path) -> int:
     with folder(root, path.parent) as parent:
-        # Not blocking: a pipe that takes the file's place would wait for a writer for ever.
+        # Non-blocking: if a pipe replaces the file, opening it would wait for a writer forever.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         return os.open(path.name, flags, dir_fd=parent)
 
@@ -90,7 +93,7 @@ def _regular(descriptor: int, path: Path) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _made(root: Path, path: Path) -> Iterator[BinaryIO]:
     with folder(root, path.parent, create=True) as parent:
-        # Anew: the file that is there may have another name outside.
+        # Create a new file: the existing one may have another hard link outside the workspace.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path.name, dir_fd=parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -100,7 +103,7 @@ def _made(root: Path, path: Path) -> Iterator[BinaryIO]:
 
 
 def read_if_there(root: Path, path: Path) -> bytes | None:
-    """The whole file, None when there is none."""
+    """The whole file; None when there is none."""
     try:
         return read(root, path)
     except (FileNotFoundError, NotADirectoryError):
@@ -122,10 +125,10 @@ def shown(name: str) -> str:
 
 
 def stored(name: str) -> str:
-    """A file name as text that can be encoded and turned back: NUL, which no name has, marks undecoded bytes."""
+    """A file name as reversible, encodable text: NUL, which no name contains, marks undecodable bytes."""
     return _UNDECODED.sub(lambda match: f"\0{ord(match[0]) - 0xDC00:02x}", name)
 
 
 def unstored(text: str) -> str:
-    """The name that `stored` was given."""
+    """The inverse of `stored`."""
     return _STORED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), text)

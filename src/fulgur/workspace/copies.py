@@ -1,4 +1,4 @@
-"""A copy of the workspace to work in, and its changes put together with what happened to the original meanwhile."""
+"""A working copy of the workspace, whose changes can be merged with later changes of the original."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _LINKED = (".venv", "venv", "node_modules")
 
 @dataclass
 class Merged:
-    """What came back into the workspace, and the files where both sides changed the same lines."""
+    """The changes merged into the workspace, and the files in conflict."""
 
     diffs: list[FileDiff] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
 
 
 class WorkspaceCopy:
-    """A folder with what no rule leaves out, committed or not. `close` removes it.
+    """A folder with all files that are not ignored, committed or not. `close` removes it.
 
-    Files that are too large to be merged are linked where the sandbox keeps commands from writing through the link
-    (`links`), so that a repository with gigabytes of data costs as much as its source.
+    Files that are too large to merge are linked if the sandbox prevents writes through the link (`links`), so that a
+    repository with gigabytes of data costs no more than its source.
     """
 
     def __init__(self, workspace: Path, blobs: BlobStore, place: Path | None = None, *, links: bool = True) -> None:
@@ -66,9 +66,9 @@ class WorkspaceCopy:
         self.folder.mkdir()
         total = 0
         for number, entry in enumerate(walk(workspace, limit=MOST_FILES + 1)):
-            if number == MOST_FILES:  # changes of those beyond would be lost
+            if number == MOST_FILES:  # changes of files beyond the limit would be lost
                 raise FulgurError(f"{workspace} has too many files to copy (over {MOST_FILES:,})", hint=_HINT)
-            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                 size = entry.stat(follow_symlinks=False).st_size
                 target = self.folder / Path(entry.path).relative_to(workspace)
                 if links and size > LARGEST_FILE:
@@ -84,15 +84,14 @@ class WorkspaceCopy:
                 (self.folder / name).symlink_to(workspace / name)
 
     def diffs(self) -> list[FileDiff]:
-        """What was changed in the copy."""
+        """The changes made in the copy."""
         return [
             diff_of(shown(change.path), self._content(change.before), self._content(change.after))
             for change in self._changed()
         ]
 
     def merged(self, files: Files, more: Sequence[Change] = ()) -> Merged:
-        """Make the copy's changes in the workspace of `files`, in one step with `more`: all of them, or none when some
-        are in conflict with what is there now."""
+        """Apply the copy's changes and `more` to the workspace of `files` in one step; none of them on a conflict."""
         changes, conflicts = self.changes(files)
         conflicts = [path for path in conflicts if files.locate(path) not in {change.path for change in more}]
         if conflicts:
@@ -101,7 +100,7 @@ class WorkspaceCopy:
         return Merged(diffs=files.commit([*(change for change in changes if change.path not in ours), *more]))
 
     def changes(self, files: Files) -> tuple[list[Change], list[str]]:
-        """What has to change in the workspace of `files`, and the files in conflict."""
+        """The changes to make in the workspace of `files`, and the files in conflict."""
         workspace = files.policy.workspace
         changes: list[Change] = []
         conflicts: list[str] = []
@@ -126,7 +125,7 @@ class WorkspaceCopy:
         return [shown(change.path) for change in found if "large" in (kind(change.before), kind(change.after))]
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the copy."""
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _changed(self) -> list[Difference]:
@@ -139,7 +138,7 @@ class WorkspaceCopy:
 
 
 def _sweep() -> None:
-    """Remove the copies of programs that were killed."""
+    """Remove copies left behind by killed processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         number = folder.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):
@@ -158,12 +157,12 @@ def _runs(pid: int) -> bool:
 
 
 def _together(before: bytes | None, now: bytes | None, after: bytes | None) -> bytes | None:
-    """Both changes of one file; None where that cannot be, as when one side has removed it."""
+    """A file with both changes; None if they cannot be merged, for example because one side removed it."""
     if before is None or now is None or after is None:
         return None
     return merge(before, now, after)
 
 
 def kind(entry: SnapshotEntry | None) -> str:
-    """What an entry is; empty when there is none."""
+    """The kind of an entry; empty when there is none."""
     return "" if entry is None else entry.kind

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_AROUND = 50  # equal lines around a difference that may be aligned otherwise: a line may stand there twice
+_AROUND = 50  # equal lines around a difference that are aligned again, as repeated lines may match otherwise
 
 
 def unified(before: str, after: str, name: str) -> str:
-    """The unified diff of two texts; "" when they are equal. A line ends at a line feed and nowhere else."""
-    import difflib  # takes a while, and most who import this never compare
+    """The unified diff of two texts; "" when they are equal. Only a line feed ends a line."""
+    import difflib  # slow to import, and most importers of this module never compare
 
     lines = []
     for line in difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}"):
@@ -25,8 +25,8 @@ def _lines(text: str) -> list[str]:
 def changed_runs(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
     """Each run of lines that differs, as (a, b, c, d): `old[a:b]` became `new[c:d]`.
 
-    Most changes are small parts of long files. Aligning the whole takes a hundred times as long as comparing line by
-    line, so only what lies around the differences is aligned.
+    Most changes are small parts of long files. Aligning whole files takes a hundred times as long as comparing them
+    line by line, so only the part around the differences is aligned.
     """
     shorter = min(len(old), len(new))
     head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
@@ -43,7 +43,7 @@ def changed_runs(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int,
 
 
 def _runs(lines: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """Neighbouring lines together."""
+    """Group adjacent lines into runs."""
     found: list[tuple[int, int, int, int]] = []
     for line in lines:
         if found and found[-1][1] == line:

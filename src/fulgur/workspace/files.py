@@ -1,8 +1,8 @@
-"""The only place where the agent's own tools change files.
+"""The only module through which the agent's own tools change files.
 
-Every change is checked against the sandbox's policy, keeps mode and owner, replaces the file in one step, and saves
-what was there before. Files are opened by `beneath`, so that a command running in the background cannot redirect a
-write by swapping a folder for a link.
+Every change is checked against the sandbox's policy, keeps mode and owner, replaces the file atomically, and saves the
+previous content. Files are opened by `beneath`, so that a background command cannot redirect a write by swapping a
+folder for a link.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fulgur.workspace.textfile import TextFile
 
 
 class FileRefused(FulgurError):
-    """The policy does not let this file be written."""
+    """The policy does not allow this file to be read or written."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One file's change: from `before` (None: not there) to `after` (None: removed). `path` is real."""
+    """One file's change: from `before` (None: absent) to `after` (None: removed). `path` is the real path."""
 
     path: Path
     before: bytes | None
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """A change for people: unified diff and counts."""
+    """A change for display: unified diff and line counts."""
 
     path: str
     kind: Literal["added", "modified", "deleted"]
@@ -61,10 +61,10 @@ class Buffers(Protocol):
     """An editor that has files open."""
 
     def read(self, path: Path, on_disk: bytes) -> bytes | None:
-        """What it shows, when it says so."""
+        """The content that the editor shows; None when it does not have the file open."""
 
     def write(self, path: Path, content: bytes) -> bool:
-        """Whether it took the new content."""
+        """Whether the editor accepted the new content."""
 
 
 class Files:
@@ -77,24 +77,24 @@ class Files:
         self._journal = journal
 
     def locate(self, path: str) -> Path:
-        """The real path of what a model or a person named, relative to the workspace."""
+        """The real path of a path that a model or the user named, relative to the workspace."""
         if not path or "\0" in path:
             raise FulgurError(f"{path!r} is not a path")
         return Path(os.path.realpath(self.policy.workspace / folders.expanded(path)))
 
     def is_link(self, path: str) -> bool:
-        """Whether the name stands for another file."""
+        """Whether the path is a symbolic link."""
         return os.path.islink(self.policy.workspace / folders.expanded(path))
 
     def writable(self, path: str) -> Path:
-        """The real path, if the policy lets it be written; else FileRefused with the reason."""
+        """The real path, if the policy allows writing it; else FileRefused with the reason."""
         real = self.locate(path)
         if reason := self.policy.refusal(real):
             raise FileRefused(f"{path} may not be written: {reason}")
         return real
 
     def show(self, path: Path) -> str:
-        """The path as people see it: relative inside the workspace."""
+        """The path for display: relative if it is inside the workspace."""
         workspace = self.policy.workspace
         return shown(str(path.relative_to(workspace) if path.is_relative_to(workspace) else path))
 
@@ -112,7 +112,7 @@ class Files:
         return on_disk if shown is None else shown
 
     def commit(self, changes: Sequence[Change]) -> list[FileDiff]:
-        """Make all changes or none: on any error, and after a kill (see `recover`), what was done is taken back."""
+        """Make all changes or none: after an error, or a kill (see `recover`), completed changes are rolled back."""
         changes = [change for change in changes if change.before != change.after]
         for change in changes:
             if reason := self.policy.refusal(change.path):
@@ -136,7 +136,7 @@ class Files:
         return [diff_of(self.show(change.path), change.before, change.after) for change in changes]
 
     def _taken(self, change: Change) -> bool:
-        """Whether an editor wrote it, byte for byte."""
+        """Whether an editor wrote the change, byte for byte."""
         if self.buffers is None or change.after is None or not self.buffers.write(change.path, change.after):
             return False
         with contextlib.suppress(OSError, FulgurError):
@@ -144,9 +144,9 @@ class Files:
         return False
 
     def recover(self) -> list[str]:
-        """After a kill in the middle of `commit`: put back what it had begun to change. The paths put back.
+        """Roll back a `commit` that was killed halfway; returns the restored paths.
 
-        A file that holds neither the old nor the new content was edited by somebody since: it stays as it is.
+        A file with neither the old nor the new content was edited since: it stays as it is.
         """
         restored = []
         for entry in read_journal(self._journal):
@@ -158,13 +158,13 @@ class Files:
         return restored
 
     def restore(self, path: Path, content: bytes | None, mode: int | None) -> None:
-        """Put one file back for undo; `content` None removes it."""
+        """Restore one file for undo; `content` None removes it."""
         if reason := self.policy.refusal(path):
             raise FileRefused(f"{self.show(path)} may not be written: {reason}")
         self._replace(path, content, mode, keep_mode=False)
 
     def restore_folder(self, path: Path, mode: int | None) -> None:
-        """Put a folder back for undo; `mode` None removes it, if it is empty."""
+        """Restore a folder for undo; `mode` None removes it, if it is empty."""
         with self._folder(path.parent, create=mode is not None) as parent:
             if mode is None:
                 os.rmdir(path.name, dir_fd=parent)
@@ -178,7 +178,7 @@ class Files:
                 os.close(descriptor)
 
     def restore_link(self, path: Path, target: str) -> None:
-        """Put a link back for undo."""
+        """Restore a link for undo."""
         with self._folder(path.parent, create=True) as parent:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=parent)
@@ -230,7 +230,7 @@ class Files:
             os.fchmod(descriptor, mode)
 
     def _content(self, path: Path) -> bytes | None:
-        """What is there now; None for nothing, or for something that is not a file."""
+        """The current content; None if there is no regular file."""
         with contextlib.suppress(OSError, FulgurError):
             return self._shown(path, beneath.read(self._root(path), path))
         return None
@@ -244,7 +244,7 @@ class Files:
 
 
 class JournalEntry(NamedTuple):
-    """A file that a commit changes: its contents' names (`BlobStore`), None where there is no file."""
+    """A file that a commit changes: the names of its contents (`BlobStore`), None where there is no file."""
 
     path: str
     before: str | None
@@ -252,8 +252,9 @@ class JournalEntry(NamedTuple):
 
 
 def read_journal(path: Path) -> list[JournalEntry]:
-    """What a commit that did not end was to change. One that is not whole was never acted on, and one that is damaged
-    must not be."""
+    """The changes of a commit that did not finish.
+
+    Empty for an incomplete journal, whose commit never started, and for a corrupted one, which must not be used."""
     try:
         checksum, _, text = path.read_bytes().partition(b" ")
         if zlib.crc32(text) != int(checksum, 16):

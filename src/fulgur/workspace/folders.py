@@ -1,4 +1,4 @@
-"""The folders Fulgur knows by name: its home, and the assets that ship in the package."""
+"""Fulgur's own folders: its home, and the assets that ship in the package."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def home() -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """With `~` and `~user` replaced, where there is such a user; `Path.expanduser` raises where there is none."""
+    """The path with `~` and `~user` expanded; unlike `Path.expanduser`, it does not raise for an unknown user."""
     return Path(os.path.expanduser(path))
 
 
 def embedded_models() -> list[Path]:
-    """The folders of the models that ship, the largest (the default) first."""
+    """The folders of the models that ship, largest (the default) first."""
     files = ASSETS.glob("*/weights.safetensors")
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_size, reverse=True)]

@@ -1,7 +1,7 @@
-"""One `.gitignore`, matched in bounded time whatever it holds: names by a table, patterns without backtracking.
+"""One `.gitignore`, matched in bounded time whatever it contains: names by a table, patterns without backtracking.
 
-A star is taken as the shortest text up to what follows it and never tried again (an atomic group): right, because what
-follows has a fixed length, and linear. Lines that no path can match are dropped, and so is what is beyond the bounds.
+A star matches the shortest text up to what follows it and is never retried (an atomic group). This is linear, and
+correct because what follows has a fixed length. Lines that no path can match, or beyond the limits, are dropped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 MOST_BYTES = 256 << 10
 _MOST_RULES = 5000
-_MOST_PATTERNS = 500  # with stars in other places than `*.ending`
+_MOST_PATTERNS = 500  # with wildcards other than in `*.ending`
 _LONGEST = 1024
 
 _PLAIN = re.compile(r"[^*?\[\\]+")
@@ -23,7 +23,7 @@ _STAR = "*"
 
 
 class GitIgnore:
-    """The rules of one file; of those that match, the last one decides."""
+    """The rules of one file; the last one that matches wins."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._negated: list[bool] = []
@@ -34,7 +34,7 @@ class GitIgnore:
             self._add(line)
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
-        """Whether a path relative to the file's folder is ignored; None when no rule says anything."""
+        """Whether a path relative to the file's folder is ignored; None when no rule matches."""
         last = self._tables[folder].last(path)
         return None if last < 0 else not self._negated[last]
 
@@ -129,7 +129,7 @@ def _segment(text: str) -> str | None:
 
 
 def _parts(text: str) -> Iterator[str | None]:
-    """Expressions that match one character each, or `_STAR`; None for what can match nothing."""
+    """Regular expressions that match one character each, or `_STAR`; None if nothing can match."""
     at = 0
     while at < len(text):
         letter = text[at]
@@ -153,7 +153,7 @@ def _parts(text: str) -> Iterator[str | None]:
 
 
 def _class(text: str, at: int) -> tuple[str, int] | None:
-    """`[…]` from behind its bracket on, and where it ends."""
+    """Translate `[…]`, starting after its bracket; returns the expression and the end."""
     negated = text[at : at + 1] in ("!", "^") and bool(text[at : at + 1])
     at += negated
     inside = ""

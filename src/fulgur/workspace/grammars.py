@@ -1,4 +1,4 @@
-"""Tree-sitter grammars by file ending, loaded when first needed."""
+"""Tree-sitter grammars by file extension, loaded on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Language, Parser
 
-# ending: (package, function that gives the grammar)
+# extension: (package, function that returns the grammar)
 _GRAMMARS = {
     "py": ("tree_sitter_python", "language"),
     "pyi": ("tree_sitter_python", "language"),
@@ -30,7 +30,7 @@ _GRAMMARS = {
 
 @functools.cache
 def language_for(suffix: str) -> Language | None:
-    """The grammar for files that end in `.suffix`, None when there is none."""
+    """The grammar for files that end in `.suffix`; None when there is none."""
     known = _GRAMMARS.get(suffix)
     if known is None:
         return None
@@ -41,7 +41,7 @@ def language_for(suffix: str) -> Language | None:
 
 
 def parser_for(suffix: str) -> Parser | None:
-    """A parser for files that end in `.suffix`, None when there is no grammar."""
+    """A parser for files that end in `.suffix`; None when there is no grammar."""
     language = language_for(suffix)
     if language is None:
         return None

@@ -1,4 +1,4 @@
-"""Changes of files by hunk: every run of changed lines, which a person may take or leave."""
+"""Split file changes into hunks, runs of changed lines that the user may accept or reject."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Run = tuple[int, int, int, int]  # lines [a, b) of the old file become lines [c
 
 @dataclass(frozen=True)
 class Hunk:
-    """One run of changed lines. `run` is None when the file is added, removed or no text: it is taken as a whole."""
+    """One run of changed lines. `run` is None for a file that is added, removed or not text: it is one hunk."""
 
     change: int
     """Which of the changes it belongs to."""
@@ -27,7 +27,7 @@ class Hunk:
 
 
 def hunks_of(changes: Sequence[Change], show: Callable[[Path], str]) -> list[Hunk]:
-    """The hunks of all changes, in the order in which their diffs show them. `show` names a file for people."""
+    """The hunks of all changes, in the order of their diffs. `show` gives the display name of a file."""
     found = []
     for number, change in enumerate(changes):
         if change.before == change.after:
@@ -43,7 +43,7 @@ def hunks_of(changes: Sequence[Change], show: Callable[[Path], str]) -> list[Hun
 
 
 def without(changes: Sequence[Change], hunks: Sequence[Hunk], rejected: Collection[int]) -> list[Change]:
-    """The changes without the hunks of these places in `hunks`."""
+    """The changes without the rejected hunks, which are given by their indices in `hunks`."""
     left = []
     for number, change in enumerate(changes):
         own = [(place in rejected, hunk) for place, hunk in enumerate(hunks) if hunk.change == number]
@@ -53,7 +53,7 @@ def without(changes: Sequence[Change], hunks: Sequence[Hunk], rejected: Collecti
         texts = _texts(change, name)
         if texts is not None:
             old, new = texts
-            for is_rejected, hunk in reversed(own):  # from the end, so that the places before it stay true
+            for is_rejected, hunk in reversed(own):  # from the end, so that earlier positions stay valid
                 if is_rejected and hunk.run is not None:
                     a, b, c, d = hunk.run
                     new.lines[c:d], new.endings[c:d] = old.lines[a:b], old.endings[a:b]
@@ -74,7 +74,7 @@ def _texts(change: Change, name: str) -> tuple[TextFile, TextFile] | None:
 
 
 def _runs(old: TextFile, new: TextFile) -> list[_Run]:
-    """The same runs as a unified diff has: both come from the same matcher over the same lines."""
+    """The runs of the unified diff: both use the same matcher on the same lines."""
     matcher = difflib.SequenceMatcher(None, old.lines, new.lines)
     return [(a, b, c, d) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"]
 

@@ -1,4 +1,4 @@
-"""Which files of a workspace are worth looking at: `.gitignore` rules, and folders nobody wants to read."""
+"""Select the relevant files of a workspace: by `.gitignore` rules, and without folders such as caches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fulgur.errors import FulgurError
 from fulgur.workspace import beneath
 from fulgur.workspace.gitignore import MOST_BYTES, GitIgnore
 
-# Never looked into, also without a .gitignore that says so.
+# Always skipped, even without a .gitignore.
 SKIPPED = frozenset(
     {".git", ".fulgur", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache"}
     | {".ruff_cache", ".pytest_cache", ".hypothesis", ".cache", ".next", ".gradle", ".idea", "site-packages"}
@@ -18,14 +18,14 @@ SKIPPED = frozenset(
 
 
 class IgnoreRules:
-    """The `.gitignore` files from the workspace's top down to a folder, read once each."""
+    """The `.gitignore` files from the workspace's root down to a folder, each read once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._specs: dict[Path, GitIgnore | None] = {}
 
     def ignored(self, path: Path, *, folder: bool) -> bool:
-        """Whether a rule of any folder above leaves this path out; the deepest file that says anything decides."""
+        """Whether a rule of any parent folder excludes this path; the deepest file with a matching rule wins."""
         above = path.parent
         while True:
             spec = self._spec(above)
@@ -49,7 +49,7 @@ class IgnoreRules:
 
 
 def walk(root: Path, *, start: Path | None = None, limit: int = 100_000) -> Iterator[os.DirEntry[str]]:
-    """Files beneath `start` that no rule leaves out, in order of name, at most `limit`; symlinks are not followed."""
+    """At most `limit` files beneath `start` that are not ignored, in order of name; symlinks are not followed."""
     rules = IgnoreRules(root)
     waiting = [start or root]
     count = 0

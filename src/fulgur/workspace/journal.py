@@ -1,6 +1,7 @@
-"""The edits that people asked for, newest last: what `fulgur edit --undo` takes back and `fulgur next` goes on from.
+"""The journal of the user's edits, newest last: `fulgur edit --undo` reverts them, `fulgur next` continues from them.
 
-Contents lie beside those of the agent's snapshots and are let go by the same rules (`agent/session/undo_store.py`).
+Contents are stored with those of the agent's snapshots and are removed by the same rules
+(`agent/session/undo_store.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ KEPT = 200
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One change: the file's content before (empty: it was not there) and after, by hash. Changes of one `time` were
-    made together."""
+    """One change: the hashes of the file's content before (empty: there was no file) and after.
+
+    Changes with the same `time` were made together."""
 
     path: str
     before: str
@@ -34,7 +36,7 @@ class JournalEntry:
 
 
 class EditJournal:
-    """The last changes of single files; `home` is Fulgur's."""
+    """The last edits; `home` is Fulgur's home folder."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -53,12 +55,12 @@ class EditJournal:
         return found
 
     def last(self, path: Path | None = None) -> JournalEntry | None:
-        """The newest change, of this file or of any."""
+        """The newest change of this file, or of any; None when there is none."""
         wanted = None if path is None else str(path.resolve())
         return next((e for e in reversed(self.entries()) if wanted is None or e.path == wanted), None)
 
     def before(self, path: Path, now: bytes) -> bytes | None:
-        """The file's content before its last change, if that is the one that made it what it is now."""
+        """The file's content before its last change, if that change produced its current content."""
         entry = self.last(path)
         with contextlib.suppress(FileNotFoundError):
             if entry is not None and entry.before and self.blobs.get(entry.after) == now:
@@ -66,17 +68,17 @@ class EditJournal:
         return None
 
     def write(self, changes: Sequence[Change]) -> list[FileDiff]:
-        """Change files, all or none; refuses when one is no longer what it was, or may not be written."""
+        """Change files, all or none; refuses when one has changed meanwhile, or may not be written."""
         real = [replace(change, path=change.path.resolve()) for change in changes]
         for change in real:
             if change.path.exists() and not change.path.stat().st_mode & 0o222:
                 raise FulgurError(f"{change.path} is read-only; nothing was changed", hint="`chmod +w` lets it change.")
         with self.locked():
             earlier = self.entries()
-            # Changes of one time were made together, so two edits never have the same.
+            # The time identifies an edit, so it must be unique.
             now = max(time.time(), earlier[-1].time + 1e-6 if earlier else 0.0)
             made = [self._entry(change, now) for change in real]
-            self.save([*earlier, *made])  # first: what was changed can be taken back, whatever happens now
+            self.save([*earlier, *made])  # first, so that the edit can be undone whatever happens next
             try:
                 return self._files(real[0].path).commit(real)
             except BaseException:
@@ -85,7 +87,7 @@ class EditJournal:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes files or the journal meanwhile: several commands may run at once."""
+        """Lock the files and the journal against other commands that run at the same time."""
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -95,7 +97,7 @@ class EditJournal:
             os.close(descriptor)
 
     def undo(self, path: Path | None = None) -> list[JournalEntry]:
-        """Take the newest edit back (that of this file, or of any), with every file that it changed."""
+        """Revert the newest edit (of this file, or of any) in every file that it changed."""
         with self.locked():
             return self._undo(path)
 
@@ -129,7 +131,7 @@ class EditJournal:
         return JournalEntry(str(change.path), before, self.blobs.put(change.after), now)
 
     def save(self, entries: Iterable[JournalEntry]) -> None:
-        """Keep these, at most the last 200 edits; an edit of several files stays whole."""
+        """Save these entries, at most the last 200 edits; an edit of several files stays complete."""
         entries = list(entries)
         kept = set(sorted({entry.time for entry in entries})[-KEPT:])
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -138,6 +140,6 @@ class EditJournal:
         os.replace(temporary, self.file)
 
     def _files(self, path: Path) -> Files:
-        """The person's own command may write what the person may."""
+        """File access for the user's own command, which may write whatever the user may write."""
         policy = Policy.make("danger-full-access", path.parent, self._home)
         return Files(policy, self.blobs, self.file.with_name("writing.json"))

@@ -1,4 +1,4 @@
-"""Two changes of one text put together, as long as they touch different lines."""
+"""Merge two changes of one text, as long as they touch different lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Hunk = tuple[int, int, list[bytes]]  # lines [start, end) of the base become the
 
 
 def merge(base: bytes, one: bytes, other: bytes) -> bytes | None:
-    """The base with both changes; None where they touch the same or adjoining lines differently."""
+    """The base with both changes; None if they change the same or adjacent lines differently."""
     lines = base.splitlines(keepends=True)
     merged: list[bytes] = []
     position = 0

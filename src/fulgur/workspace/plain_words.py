@@ -1,5 +1,5 @@
-"""Words of a question against words of code: split at capitals and underscores, brought to their stems, with the other
-words that programmers use for the same thing."""
+"""Match words of a question with words of code, which are split at capitals and underscores, and stemmed. Synonyms that
+programmers use count too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 
 PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+")
-# Words of a question that say nothing about what is looked for.
+# Stop words of a question.
 _COMMON = frozenset(
     """
     a an and are as at be been by can code class constant contains could defined definition define defines did do
@@ -20,7 +20,7 @@ _COMMON = frozenset(
     were what when where whether which who whose why will with would you
     """.split()  # noqa: SIM905 (a list of 120 literals is no easier to read)
 )
-# Each line is one idea.
+# Each line is a set of synonyms.
 _SAME = [
     line.split()
     for line in """
@@ -77,7 +77,7 @@ _SAME = [
 
 @functools.lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
-    """`Caches`, `caching` and `cache` are one word, and so are `strip` and `stripped`."""
+    """The stem of a word: the same for `Caches`, `caching` and `cache`, and for `strip` and `stripped`."""
     word = word.lower()
     for ending in ("ations", "ation", "ically", "ings", "ing", "ies", "ers", "er", "es", "ed", "ly", "s", "e", "y"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
@@ -90,17 +90,17 @@ def stem(word: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def parts(name: str) -> frozenset[str]:
-    """The stems of a name: those of `load_KVBlocks` are of load, kv and blocks."""
+    """The stems of the parts of a name: for `load_KVBlocks`, those of load, kv and blocks."""
     return frozenset(stem(part) for part in PARTS.findall(name))
 
 
 def asked_words(question: str) -> list[str]:
-    """The words of a question that say what is looked for, in small letters."""
+    """The words of a question without stop words, in lower case."""
     return list(dict.fromkeys(w.lower() for w in _WORD.findall(question) if w.lower() not in _COMMON))
 
 
 def alternatives(word: str) -> dict[str, float]:
-    """The stems that a word of a question may stand as, each with how much it counts."""
+    """The stems that match a word of a question, each with its weight."""
     own = stem(word)
     found = {own: 1.0}
     for group in _SAMES:

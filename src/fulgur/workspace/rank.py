@@ -1,8 +1,8 @@
-"""Which definitions a question in plain words is about, by the words in their names, comments and code.
+"""Rank definitions for a question in plain words, by the words in their names, comments and code.
 
-As search engines do it (BM25 over fields): a word counts the more the fewer definitions have it, less each further time
-it occurs, and more in a name than in a comment, and there more than in the code. A definition that has most of the
-question's words stands before one that has a single word often, and a short one before a long one.
+The ranking is BM25 over fields, as in search engines. A word has more weight if few definitions contain it, less for
+each repetition, and more in a name than in a comment, and there more than in code. A definition with most of the
+question's words ranks above one that repeats a single word, and a short one above a long one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from fulgur.workspace.plain_words import parts, stem
 from fulgur.workspace.symbols import Symbol
 
-# How much a word counts by where it is: in a name, in a piece of one (`wrap` in `textwrap`), in the name of the class
-# around it, in the path; in the first sentence of a comment, in the rest of it, in what a file says of itself, in code.
+# The weight of a word by its field: the name, a part of a word in it (`wrap` in `textwrap`), the name of the enclosing
+# class, the path; the first sentence of the comment, the rest of it, the file's own description, the code.
 _NAME, _PIECE, _OWNER, _PATH = 4.0, 2.0, 1.5, 1.0
 _SUMMARY, _COMMENT, _MODULE, _CODE = 3.0, 1.0, 0.5, 0.5
-_OFTEN = 3  # more times count no more
+_OFTEN = 3  # further occurrences are ignored
 _SATURATION = 3.0
 _COVERAGE = 1.2
-_WORDS_USUAL = 80.0  # of a definition
+_WORDS_USUAL = 80.0  # in a typical definition
 _WHOLE_NAME = 1.4
 _KINDS = {"class": 1.1, "struct": 1.1, "interface": 1.1, "trait": 1.1, "constant": 0.7, "text": 0.5}
 _TESTS = 0.5
-_NEWS = 0.4  # what was changed once, and copies of the README in package metadata
+_NEWS = 0.4  # change logs, and copies of the README in package metadata
 _NEWS_FILES = re.compile(
     r"(?:^|/)(?:change[sl]|history|news|release|pkg-info)[^/]*$|\.(?:egg|dist)-info/", re.IGNORECASE
 )
@@ -42,7 +42,7 @@ Counts = dict[str, int]
 
 
 class Terms:
-    """The words of a question, each with the stems it may stand as."""
+    """The words of a question, each with the stems that match it."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self.terms = terms
@@ -52,7 +52,7 @@ class Terms:
         self.anywhere = re.compile("|".join(map(re.escape, longest)))
 
     def counts(self, text: str) -> Counts:
-        """How often each stem is in a text (`plain` one)."""
+        """The number of occurrences of each stem in a text that went through `plain`."""
         found: Counts = {}
         for word in self._pattern.findall(text):
             if (short := stem(word)) in self.stems:
@@ -61,14 +61,15 @@ class Terms:
 
 
 def plain(text: str) -> str:
-    """In small letters, with names taken apart."""
+    """The text in lower case, with names split into words."""
     return _CAMEL.sub(" ", text).replace("_", " ").lower()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A definition, or a paragraph of text. `named` and `said`: how much each word of the question is in its name and
-    around it, and in what it says."""
+    """A definition, or a paragraph of text, with the weight of each word of the question.
+
+    `named`: in the name, its owner and the path. `said`: in the comment and the code."""
 
     path: str
     line: int
@@ -82,7 +83,7 @@ class Candidate:
 
 
 def candidates(path: str, text: str, symbols: Sequence[Symbol], terms: Terms) -> Iterator[Candidate]:
-    """What a file has to offer, as far as any word is in it."""
+    """The candidates of a file that match any word."""
     lines = text.splitlines()
     own = _own_lines(lines, symbols)
     place, module = dict.fromkeys(parts(path), 1), terms.counts(plain(_head(lines)))
@@ -111,7 +112,7 @@ def candidates(path: str, text: str, symbols: Sequence[Symbol], terms: Terms) ->
 
 
 def ranked(found: Sequence[Candidate], terms: Terms, total: int) -> list[tuple[float, Candidate]]:
-    """Scores, the best first; `total` is how many definitions there are."""
+    """The candidates with their scores, best first; `total` is the number of definitions."""
     numbers = range(len(terms.terms))
     having = [sum(c.named[n] + c.said[n] > 0 for c in found) for n in numbers]
     rare = [math.log(1 + (max(total, len(found)) - n + 0.5) / (n + 0.5)) for n in having]
@@ -130,7 +131,7 @@ def ranked(found: Sequence[Candidate], terms: Terms, total: int) -> list[tuple[f
 
 
 def _weight(term: Term, fields: Sequence[tuple[Counts, float]]) -> float:
-    """How much one word of the question, or another word for it, is there."""
+    """The weight of one word of the question, or of its best synonym, in these fields."""
     best = 0.0
     for word, worth in term.items():
         best = max(best, worth * sum(factor * min(held.get(word, 0), _OFTEN) for held, factor in fields))
@@ -138,10 +139,10 @@ def _weight(term: Term, fields: Sequence[tuple[Counts, float]]) -> float:
 
 
 def _own_lines(lines: Sequence[str], symbols: Sequence[Symbol]) -> dict[int, list[int]]:
-    """The lines of each definition without those of definitions inside it; under 0 those of none."""
+    """The lines of each definition without those of nested definitions; key 0 has the lines outside all of them."""
     owner = [0] * len(lines)
     own: dict[int, list[int]] = {0: []}
-    for symbol in symbols:  # in order, so that inner ones come after what is around them
+    for symbol in symbols:  # in order, so that nested ones come after the enclosing ones
         own[id(symbol)] = []
         for number in range(symbol.line - 1, min(symbol.last, len(lines))):
             owner[number] = id(symbol)
@@ -169,7 +170,7 @@ def _remarks(lines: Sequence[str], start: int) -> str:
 
 
 def _head(lines: Sequence[str]) -> str:
-    """What a file says about itself at its top."""
+    """The docstring or comment at the top of a file."""
     match = _DOCSTRING.match("\n".join(lines[:40]).lstrip())
     if match is not None:
         return match[2]
@@ -179,7 +180,7 @@ def _head(lines: Sequence[str]) -> str:
 def _paragraphs(
     path: str, lines: Sequence[str], numbers: Sequence[int], place: Counts, terms: Terms
 ) -> Iterator[Candidate]:
-    """Text outside of any definition, by paragraphs; each stands at its line with the most of the words."""
+    """Paragraphs of text outside all definitions, each placed at its line with the most matching words."""
     block: list[int] = []
     for number in [*numbers, -1]:
         ends = number < 0 or not lines[number].strip() or (block and number != block[-1] + 1)

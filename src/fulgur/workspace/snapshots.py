@@ -1,9 +1,9 @@
-"""The workspace at one moment, so that /undo brings back what any tool or shell command changed, without git.
+"""Snapshots of the workspace, so that /undo can revert changes by any tool or shell command, without git.
 
-A snapshot names every file by its content's hash; contents go into the blob store once. Files whose size, times and
-inode are those of the last snapshot are not read again. Ignored folders (dependencies, build output) are left out,
-ignored single files are not. What is too large, cannot be read or cannot be stored is only noted: an undo cannot bring
-it back, and must not take it for something that came since.
+A snapshot records every file by its content's hash; each content is stored once in the blob store. Files with the size,
+times and inode of the last snapshot are not read again. Ignored folders (dependencies, build output) are left out,
+ignored single files are not. Files that are too large, or cannot be read or stored, are only noted: undo cannot restore
+them, and must not mistake them for new files.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LARGEST_TOTAL = 256 << 20
 MOST_FILES = 50_000
 JUST_NOW = 50_000_000  # nanoseconds
 PARTLY = "partly"
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # since it was listed; the last: it is a link now
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # deleted since it was listed; ELOOP: it is a link now
 
 
 class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True):
     """One path.
 
-    `kind` is file, link, folder or large (a file that is noted only); `blob` is its content's name or the link's
-    target; of a folder `PARTLY` when not all that lies in it is known.
+    `kind` is file, link, folder or large (a file that is only noted). `blob` is the content's name or the link's
+    target; for a folder, `PARTLY` if not all of its contents are known.
     """
 
     kind: str
@@ -61,7 +61,7 @@ Manifest = dict[str, SnapshotEntry]
 
 @dataclass(frozen=True)
 class Difference:
-    """Paths (relative) that differ between two snapshots, with both sides; None: not there."""
+    """A relative path that differs between two snapshots, with both sides; None: absent."""
 
     path: str
     before: SnapshotEntry | None
@@ -83,7 +83,7 @@ class Snapshots:
     """What could not be read or stored, by the reason; filled by a scan."""
 
     def take(self) -> Manifest:
-        """The workspace now."""
+        """Take a snapshot of the workspace as it is now."""
         if not self._last and self.cache is not None:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 self._last = read_cache(self.cache)
@@ -145,7 +145,7 @@ class Snapshots:
         return manifest
 
     def _listed(self, above: str) -> tuple[list[os.DirEntry[str]], int]:
-        """What lies in a folder, and a descriptor of it, for the caller to close."""
+        """The contents of a folder, and a descriptor of it that the caller must close."""
         with beneath.folder(self.root, self.root / above) as reached:
             folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=reached)
         try:
@@ -155,7 +155,7 @@ class Snapshots:
             raise
 
     def _note_lost(self, name: str, error: OSError) -> None:
-        """Said once for each reason; what may not be read is nothing new to whoever forbade it."""
+        """Record a file that cannot be kept, by reason; missing read permission is deliberate and not reported."""
         if error.errno != errno.EACCES:
             self._lost.setdefault(error.strerror or str(error), []).append(name)
 
@@ -182,7 +182,7 @@ class Snapshots:
             with os.fdopen(descriptor, "rb") as file:
                 entry = SnapshotEntry("file", mode, self.blobs.put(file.read()), stamp)
             if time.time_ns() - info.st_ctime_ns < JUST_NOW:
-                # The clock of file times is coarse: a change right after this would look the same. Read it again then.
+                # File times are coarse: a change right after this read would go unnoticed. Force a re-read next time.
                 return msgspec.structs.replace(entry, stamp=(info.st_size, 0, 0, 0))
             return entry
         except OSError as error:
@@ -193,13 +193,13 @@ class Snapshots:
 
 
 def _known_to_be_absent(manifest: Manifest, path: str) -> bool:
-    """Whether a path that is not in the snapshot was not there: every folder above it is known whole."""
+    """Whether a path missing from the snapshot really was absent: all its parent folders are fully known."""
     above = ("" if parent == PurePosixPath() else str(parent) for parent in PurePosixPath(path).parents)
     return all(entry.blob != PARTLY for entry in map(manifest.get, above) if entry is not None)
 
 
 def _know_in_part(manifest: Manifest, folder: str) -> None:
-    entry = manifest.get(folder) or SnapshotEntry("folder", 0, "")  # the workspace itself has none otherwise
+    entry = manifest.get(folder) or SnapshotEntry("folder", 0, "")  # the workspace root normally has no entry
     manifest[folder] = msgspec.structs.replace(entry, blob=PARTLY)
 
 
@@ -212,8 +212,10 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def differences(before: Manifest, after: Manifest) -> list[Difference]:
-    """What changed, in order of path. What one side does not have and may not have seen is left out: an undo would
-    delete a file that was always there, or bring back an old one."""
+    """The differences, in order of path.
+
+    A path that one side lacks but may only have missed is left out: an undo would delete a file that always existed, or
+    restore an old one."""
     found = []
     for path in sorted((before.keys() | after.keys()) - {""}):
         old, new = before.get(path), after.get(path)
@@ -249,7 +251,7 @@ def _with(entry: SnapshotEntry, change: Callable[[str], str]) -> SnapshotEntry:
 
 
 def store_manifest(manifest: Manifest, blobs: BlobStore) -> str:
-    """Keep a manifest as a blob; its name."""
+    """Store a manifest as a blob and return its name."""
     return blobs.put(_encode(manifest))
 
 

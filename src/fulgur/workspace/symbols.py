@@ -1,7 +1,7 @@
-"""Where things are defined: an index of functions, classes, methods and constants, by tree-sitter.
+"""An index of definitions (functions, classes, methods and constants), built with tree-sitter.
 
-The index of a workspace is kept in Fulgur's home and refreshed by file time and size, so that a question is answered at
-once. Files in languages without a grammar are found by their text instead (see `ask`).
+The index of a workspace is kept in Fulgur's home and refreshed by file time and size, so that questions are answered
+immediately. Files in languages without a grammar are found by their text instead (see `ask`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 20
 _MOST_BROKEN = 5000
-# Parsers that know JSX take the square of the number of these.
+# Parsers that support JSX take quadratic time in the number of these.
 _NO_CODE = re.compile(rb"(?>(?:<[^<>]{0,20}+){400})")
 _HOLDERS = ("class", "struct", "trait", "interface")
 _VERSION = 1
@@ -171,8 +171,9 @@ def symbols_in(source: bytes, suffix: str) -> list[Symbol]:
 
 
 def _too_broken(root: Node) -> bool:
-    """Where a parser gives a file up it leaves everything in one flat node, or in a deep chain of broken ones: a query
-    takes the square of their number."""
+    """Whether a parser gave up on a file: it then leaves one flat node, or a deep chain of broken ones.
+
+    A query takes quadratic time in their number."""
     waiting, seen = [root], 0
     while waiting:
         node = waiting.pop()
@@ -195,7 +196,7 @@ class SymbolIndex:
         """Relative path → its symbols, for every file that is worth looking at (without a grammar: none)."""
 
     def refresh(self) -> None:
-        """Read what changed since the last time, and store the index if anything did."""
+        """Read files that changed since the last refresh, and store the index if any did."""
         known = self._load()
         fresh: dict[str, _Indexed] = {}
         changed = False
@@ -214,7 +215,7 @@ class SymbolIndex:
             self._store(fresh)
 
     def named(self, name: str) -> list[tuple[str, Symbol]]:
-        """Definitions with this name (`name` or `Class.name`), as (path, symbol)."""
+        """The definitions with this name (`name` or `Class.name`), as (path, symbol)."""
         return [
             (path, symbol)
             for path, symbols in self.files.items()
@@ -239,7 +240,7 @@ class SymbolIndex:
         return {}
 
     def _store(self, files: dict[str, _Indexed]) -> None:
-        """A cache: when it cannot be written the answer is still right."""
+        """Store the index; errors are ignored because it is only a cache."""
         named = {beneath.stored(name): indexed for name, indexed in files.items()}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

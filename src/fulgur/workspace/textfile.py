@@ -22,7 +22,7 @@ _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
 
 @dataclass
 class TextFile:
-    """The lines of a file without their endings, and what is needed to write it back."""
+    """The lines of a file without their endings, and everything needed to write it back."""
 
     lines: list[str]
     endings: list[str]
@@ -32,12 +32,12 @@ class TextFile:
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> TextFile:
-        """The text of a file; a FulgurError when it is not text. `encode` gives the same bytes back."""
+        """The text of a file; FulgurError when it is not text. `encode` returns the same bytes."""
         mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", ""))
         body = data[len(mark) :]
         if not encoding and b"\0" in body:
             raise FulgurError(f"{name} is a binary file")
-        # Latin-1 reads any bytes and writes the same ones back.
+        # Latin-1 decodes any bytes and encodes them back unchanged.
         for candidate in [encoding] if encoding else ["utf-8", "latin-1"]:
             try:
                 text = body.decode(candidate)
@@ -48,7 +48,7 @@ class TextFile:
 
     @property
     def newline(self) -> str:
-        """The ending new lines get: the most frequent one."""
+        """The ending for new lines: the most frequent one."""
         counts = Counter(ending for ending in self.endings if ending)
         return counts.most_common(1)[0][0] if counts else "\n"
 
@@ -63,7 +63,7 @@ class TextFile:
         return "".join(line + ("\n" if ending else "") for line, ending in zip(self.lines, self.endings, strict=True))
 
     def with_plain(self, text: str, name: str) -> bytes:
-        """The bytes of the file with another text: lines that stay keep their endings, new ones get the file's own."""
+        """The bytes of the file with another text: unchanged lines keep their endings, new ones get the usual one."""
         lines, ends = split_lines(text)
         changed = TextFile(list(self.lines), list(self.endings), self.encoding, self.mark)
         for a, b, c, d in reversed(changed_runs(self.lines, lines)):
@@ -76,7 +76,7 @@ class TextFile:
         return changed.encode(name)
 
     def encode(self, name: str) -> bytes:
-        """The bytes to write; a FulgurError when a new character does not exist in the file's encoding."""
+        """The bytes to write; FulgurError when the file's encoding lacks a new character."""
         try:
             return self.mark + self.text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -84,7 +84,7 @@ class TextFile:
             raise FulgurError(f"{name} is {self.encoding}, which has no {wrong!r}") from None
 
     def replace(self, start: int, stop: int, new: list[tuple[str, str | None]]) -> None:
-        """Put `new` lines (text, ending or None for the file's own) in place of lines `start:stop`."""
+        """Replace lines `start:stop` by `new` lines (text, and ending or None for the file's usual one)."""
         newline = self.newline
         open_end = bool(self.lines) and self.endings[-1] == ""
         endings = [newline if ending is None else ending for _, ending in new]
@@ -108,7 +108,7 @@ def split_lines(text: str) -> tuple[list[str], list[str]]:
 
 
 def shown_text(data: bytes | None, most: int = 1 << 20) -> str | None:
-    """A file's text for a screen; None for no file, a binary one or one of over `most` bytes."""
+    """A file's text for display; None for no file, a binary one or one of over `most` bytes."""
     if data is None or len(data) > most:
         return None
     try:

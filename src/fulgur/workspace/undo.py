@@ -1,4 +1,4 @@
-"""Undo: the files as they were before the last turn that changed any, byte for byte, also what shell commands did."""
+"""Undo: restore files byte for byte as they were before the last turn that changed any, even by shell commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from fulgur.workspace.snapshots import Difference, Manifest, SnapshotEntry, Snap
 
 @dataclass
 class Restored:
-    """What an undo did: paths put back, those of them that keep what was changed since the turn, and what could not be
-    put back."""
+    """The result of an undo: restored paths, those of them that keep changes made since the turn, and failures."""
 
     paths: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -23,15 +22,15 @@ class Restored:
 
 
 def restore(files: Files, snapshots: Snapshots, before: Manifest, after: Manifest | None) -> Restored:
-    """Put back what differs between the snapshots `before` and `after` a turn (None: it never ended; then now counts).
+    """Restore what differs between the snapshots `before` and `after` a turn (None: it never ended; uses the current).
 
-    A file that changed again since the turn, by hand say, keeps that change: only what the turn did is taken back, and
-    the file is named in `kept`. Where both touch the same lines, the file is left as it is.
+    If a file was changed again since the turn, for example by hand, only the turn's change is reverted, and the file is
+    named in `kept`. If both touch the same lines, the file is left as it is.
     """
     now = snapshots.take()
     result = Restored()
     changed = differences(before, after if after is not None else now)
-    # Deepest first for what goes, so that folders are empty when they are removed; then parents first for what comes.
+    # Remove deepest first, so that folders are empty when they are removed; then create parents first.
     for difference in sorted(changed, key=lambda d: d.path, reverse=True):
         if difference.before is None:
             _one(files, difference, now, after, result)
@@ -62,7 +61,7 @@ def _one(files: Files, difference: Difference, now: Manifest, after: Manifest | 
 def _put_merged(
     files: Files, path: str, wanted: SnapshotEntry | None, turn: SnapshotEntry | None, current: SnapshotEntry | None
 ) -> None:
-    """Take the turn's change out of a file that was changed since; FulgurError, and nothing done, if they meet."""
+    """Revert the turn's change in a file that was changed since; FulgurError, and no change, if they overlap."""
     entries = (turn, wanted, current)
     if all(entry is not None and entry.kind == "file" for entry in entries):
         base, before, now = (files.blobs.get(entry.blob) for entry in entries if entry is not None)

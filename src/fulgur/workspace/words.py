@@ -1,4 +1,4 @@
-"""Words that look like code in what a person writes."""
+"""Find words that look like code in what the user writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHAPED = re.compile(r"_|\.|[a-z0-9][A-Z]|[A-Z]{2}|\d")
 
 
 def code_words(text: str) -> list[str]:
-    """Names that are not English, the surest first: in quotes, called, with `_`, `.`, digits or capitals inside."""
+    """Names that are not English, most certain first: quoted, called, or with `_`, `.`, digits or inner capitals."""
     shaped = [word for word in _NAME.findall(text) if _SHAPED.search(word)]
     found = [*_QUOTED.findall(text), *_CALLED.findall(text), *shaped]
     return list(dict.fromkeys(name for word in found if (name := word.strip("()."))))
