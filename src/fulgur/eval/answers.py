@@ -1,4 +1,4 @@
-"""Who answers the tasks: a model through the engine, many prompts at once, or a baseline."""
+"""Collect the answers to the tasks: from a model through the engine, in batches, or from a baseline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPLETION_TOKENS = 96
 
 @dataclass
 class Answers:
-    """What one answerer wrote, in the order of the tasks; special tokens spelled out."""
+    """The answers of one answerer, in the order of the tasks; special tokens are spelled out."""
 
     edits: dict[str, list[str]]
     noops: list[str]
@@ -31,7 +31,7 @@ class Answers:
 
     @classmethod
     def of(cls, tasks: Tasks, written: list[str]) -> Answers:
-        """Answers in the order of `prompts`, back where they belong."""
+        """Group answers that are in the order of `prompts`."""
         rest = iter(written)
 
         def take(count: int) -> list[str]:
@@ -55,7 +55,7 @@ class Baseline(Protocol):
 
 
 def prompts(model: Asker, tasks: Tasks) -> list[CodePrompt | None]:
-    """Every prompt in a fixed order; None where the region does not fit the context, which counts as no edit."""
+    """All prompts in a fixed order; None if the region does not fit the context, which counts as no edit."""
     edits = [*(e for found in tasks.edits.values() for e in found), *tasks.noops, *tasks.next_edits]
     holes = [*((hole, True) for hole in tasks.single), *((hole, False) for hole in tasks.multi)]
     return [*(edit_prompt(model, e) for e in edits), *(hole_prompt(model, hole, one) for hole, one in holes)]
@@ -78,7 +78,7 @@ def hole_prompt(model: Asker, hole: Hole, one_line: bool) -> CodePrompt:
 
 
 def ask_model(model: Asker, tasks: Tasks, say: Callable[[str], None]) -> tuple[Answers, dict[str, float]]:
-    """The model's answers, and how fast they came."""
+    """The model's answers, and its speed."""
     asked = prompts(model, tasks)
     written: list[str] = []
     tokens = accepted = 0
@@ -111,7 +111,7 @@ def ask_baseline(baseline: Baseline, tasks: Tasks) -> Answers:
 
 
 def transcript(label: str, tasks: Tasks, answers: Answers) -> Iterator[dict[str, Any]]:
-    """Every task with what was written, for people to read."""
+    """Every task with its answer, for people to read."""
     edits = [(split, tasks.edits[split], answers.edits[split]) for split in tasks.edits]
     others = [("noop", tasks.noops, answers.noops), ("next", tasks.next_edits, answers.next_edits)]
     for split, examples, texts in [*edits, *others]:

@@ -1,4 +1,4 @@
-"""An embedded model in this process, asked many prompts at once."""
+"""An embedded model in this process that answers batches of prompts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fulgur.workspace.folders import embedded_models
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model wrote, special tokens spelled out."""
+    """The model's answer, with special tokens spelled out."""
 
     text: str
     tokens: int
-    accepted: int  # of these, drafted ones
-    pieces: tuple[tuple[str, float], ...] = ()  # of one line: its text with the log-probability of all up to there
-    log_probability: float = 0.0  # of all its tokens; 0.0 where it was not asked for
+    accepted: int  # of these, accepted from drafts
+    pieces: tuple[tuple[str, float], ...] = ()  # text pieces, each with the cumulative log-probability
+    log_probability: float = 0.0  # of all its tokens; 0.0 if not requested
     ended: bool = True  # not cut off
 
     def sure(self, least: float) -> str:
-        """What of a line is shown at this limit."""
+        """The part of a line that is shown at this probability limit."""
         text = SureText(least)
         for piece, sure in self.pieces:
             text.add(piece, sure)
@@ -38,7 +38,7 @@ class Reply:
 
 
 def find_model(name: str) -> Path:
-    """A model folder, or an embedded model by its name."""
+    """The folder of a model, given as a path or as the name of an embedded model."""
     shipped = {folder.name.lower(): folder for folder in embedded_models()}
     folder = Path(name) if Path(name).exists() else shipped.get(name.lower())
     if folder is None:
@@ -49,14 +49,14 @@ def find_model(name: str) -> Path:
 
 @dataclass
 class _Run:
-    """What came of one request."""
+    """The result of one request."""
 
     tokens: list[Token] = field(default_factory=list)
     finished: Finished | None = None
 
 
 class Asker:
-    """An engine over one model that knows the edit format."""
+    """An engine with one model that knows the edit format."""
 
     def __init__(self, folder: Path, *, kv_tokens: int | None = None) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Asker:
         return len(self.tokenizer.encode(text, special=False))
 
     def ask(self, prompts: Sequence[CodePrompt], *, search: bool = False) -> list[Reply]:
-        """Answers in the order of the prompts; `search` finds the best lines, as the product does for a whole guess."""
+        """Answers in the order of the prompts; `search` looks for the best line, as the product does for whole lines."""
         written = self._run([self._request(prompt, logprobs=ALTERNATIVES if search else 0) for prompt in prompts])
         replies = [self._reply(prompt, run) for prompt, run in zip(prompts, written, strict=True)]
         return self._searched(prompts, written, replies) if search else replies
@@ -116,7 +116,7 @@ class Asker:
             if event.logprob is not None:
                 sure += event.logprob.logprob
                 pieces.append((event.text, sure))
-        pieces.append((run.finished.text, sure))  # what was held back
+        pieces.append((run.finished.text, sure))  # text that the stream held back
         usage = run.finished.usage
         return Reply(
             text.split("\n", 1)[0] if prompt.one_line else text,
@@ -128,7 +128,7 @@ class Asker:
         )
 
     def _searched(self, prompts: Sequence[CodePrompt], runs: list[_Run], replies: list[Reply]) -> list[Reply]:
-        """The replies with the best line of each search."""
+        """The replies, each with the best line of its search."""
         found = [[Candidate(reply.text, reply.log_probability)] for reply in replies]
         open_ends: list[tuple[int, Branch, GenerateRequest]] = []
         for index, (prompt, run) in enumerate(zip(prompts, runs, strict=True)):
@@ -157,7 +157,9 @@ class Asker:
         ]
 
     def _read_forward(self, prompts: Sequence[CodePrompt], lines: Sequence[set[str]]) -> list[dict[str, float]]:
-        """Of each prompt: how likely each line is with the lines that follow it (`backends/local_completion.py`)."""
+        """For each prompt, the log-probability of each line together with the following lines.
+
+        See `backends/local_completion.py`."""
         asked = [
             (index, line, f"{prompt.begins}{line}{prompt.following}")
             for index, (prompt, some) in enumerate(zip(prompts, lines, strict=True))
@@ -181,5 +183,5 @@ class Asker:
         return self.tokenizer.decode(list(tokens), skip_special=False)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """An answer's text without its end."""
+        """The text of an answer without stop tokens."""
         return self.tokenizer.decode([token for token in tokens if token not in self.stops], skip_special=False)

@@ -1,4 +1,4 @@
-"""What simpler methods answer: copying, prompt lookup and n-grams."""
+"""Simple baselines: copying, prompt lookup and n-grams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIBRARY = (
 
 
 class Copy:
-    """The region as it is; for a completion the line above."""
+    """Returns the region unchanged; for a completion, the line above."""
 
     name = "copy"
 
@@ -39,14 +39,14 @@ class Copy:
 
 
 def words(text: str) -> list[str]:
-    """Code as words, operators and line breaks with their indentation; joined they are the text."""
+    """Split code into words, operators and line breaks with their indentation; joined, they are the text."""
     return re.findall(r"\n[ \t]*|\w+|[^\w\s]|[ \t]+", text)
 
 
 class Lookup:
-    """Goes on as an earlier place did that has the same words before it, the last of them only begun.
+    """Copies the continuation of another place with the same preceding words; the last word may be a prefix.
 
-    An edit begins at the region and so repeats it.
+    An edit starts at the region and so repeats it.
     """
 
     name = "lookup"
@@ -70,13 +70,13 @@ class Lookup:
 
 
 def limited(found: list[str], several: bool) -> str:
-    """Up to the end of the line, or of the third."""
+    """The text up to the end of its first line, or of its third."""
     text = "".join(found[:200])
     return "\n".join(text.split("\n")[: 3 if several else 1])
 
 
 class Ngram:
-    """Five words of history with back-off, counted over the standard library and the text around the cursor."""
+    """A 5-gram model with back-off, counted over the text around the cursor and the standard library."""
 
     name = "ngram"
     order = 5
@@ -118,7 +118,7 @@ def counts(tokens: list[str], order: int) -> dict[tuple[str, ...], Counter[str]]
 
 @cache
 def library(order: int) -> dict[tuple[str, ...], Counter[str]]:
-    """Counts over a part of the standard library that is the same everywhere."""
+    """Counts over a fixed set of standard-library modules."""
     table: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for name in LIBRARY:
         path = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"

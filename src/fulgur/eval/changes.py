@@ -1,8 +1,8 @@
-"""Edits as people make them, in packages that no model here was trained on: three kinds of tasks, made at run time.
+"""Realistic edits in packages that no model here was trained on: three kinds of tasks, created at run time.
 
 own words   the instructions of `fulgur eval edits`, judged the same way
-commits     lines of the packages' change logs, asked about code that has the change already: any edit is wrong
-next        a change that one release of a package made in several places of a file; after the first, the others follow
+commits     lines of the packages' change logs as instructions for code that already has the change: any edit is wrong
+next        a change that a release made in several places of a file: given the first, predict the others
 
 The packages are fetched by version and hash (`eval/projects.py`).
 """
@@ -44,7 +44,7 @@ ROWS = (
     *("edits.own_words.right", "edits.own_words.wrong", "edits.commits.wrong"),
     *("next.right", "next.wrong", "next.confirm.right", "next.confirm.wrong"),
 )
-# An earlier release of each package: what was changed since.
+# An earlier release of each package, to find what changed since.
 EARLIER = {
     "inflection": ("0.4.0", "32a5c3341d9583ec319548b9015b7fbdf8c429cbcb575d326c33ae3a0e90d52c"),
     "semver": ("3.0.0", "94df43924c4521ec7d307fc86da1531db6c2c33d9d5cdc3e64cca0eb68569269"),
@@ -55,7 +55,7 @@ EARLIER = {
     "html2text": ("2018.1.9", "627514fb30e7566b37be6900df26c2c78a030cc9e6211bda604d8181233bcdd4"),
     "addict": ("2.2.1", "f22493f056032f50e4931a82444fcba8ef74c8fc994c5d06aa546a1433c2b8b0"),
 }
-# Two releases of further packages, for what needs no model: no rule was chosen on them.
+# Two releases of other packages, for answerers that need no model: no rule was chosen on them.
 RELEASES = {
     "natsort": (
         ("7.0.1", "a633464dc3a22b305df0f27abcb3e83515898aa1fd0ed2f9726c3571a27258cf"),
@@ -96,8 +96,9 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Repeated:
-    """A change of one line that a release made in several lines of a file: `pairs` are (line number, old, new), `kept`
-    the lines that it left as they were."""
+    """A change that a release made in several lines of a file.
+
+    `pairs` are (line number, old, new); `kept` are the lines that the release did not change."""
 
     path: Path
     old: list[str]
@@ -107,17 +108,17 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Changes:
-    """All tasks; the folders exist as long as `prepared` is open."""
+    """All tasks; their folders exist as long as the context of `prepared` is open."""
 
     projects: list[Project]
     commits: list[tuple[Target, str]]
     repeated: list[Repeated]
-    confirming: list[Repeated]  # of packages that no rule was chosen on
+    confirming: list[Repeated]  # from packages that no rule was chosen on
 
 
 @contextlib.contextmanager
 def prepared() -> Iterator[Changes]:
-    """Both releases of every package, and the tasks that are drawn from them."""
+    """Build both releases of every package, and sample tasks from them."""
     with tempfile.TemporaryDirectory(prefix="fulgur-changes-") as place:
         now, then = Path(place).resolve() / "now", Path(place).resolve() / "then"
         now.mkdir()
@@ -144,7 +145,7 @@ def _earlier(package: Package) -> Package:
 
 
 def _logged(project: Project, drawn: random.Random) -> Iterator[tuple[Target, str]]:
-    """Lines of the change log, each with a function it names, or any other."""
+    """Lines of the change log, each with a function that it names, else with a random one."""
     logs = [path for path in sorted(project.folder.iterdir()) if re.match(r"(?i)change|history|news", path.name)]
     places = [target for path in sources(project) if "test" not in str(path) for target in _functions(path)]
     for log in logs:
@@ -165,7 +166,7 @@ def _functions(path: Path) -> list[Target]:
 
 
 def _repeated(earlier: Project, now: Project) -> Iterator[Repeated]:
-    """Lines that changed by the same words, at least twice in a file."""
+    """Changes of the same words that occur at least twice in a file."""
     for path in sources(now):
         before = earlier.folder / path.relative_to(now.folder.resolve())
         if before.is_file():
@@ -173,7 +174,7 @@ def _repeated(earlier: Project, now: Project) -> Iterator[Repeated]:
 
 
 def between(before: Path, after: Path) -> Iterator[Repeated]:
-    """The changes that two versions of a file have in several lines."""
+    """The changes between two versions of a file that occur in several lines."""
     old, new = (one.read_text(encoding="utf-8", errors="replace").splitlines() for one in (before, after))
     groups: defaultdict[str, list[tuple[int, str, str]]] = defaultdict(list)
     kept: set[int] = set()
@@ -192,7 +193,7 @@ def between(before: Path, after: Path) -> Iterator[Repeated]:
 
 
 def score_all_changes(results: dict[str, Scores], models: list[tuple[str, Path]], say: Callable[[str], None]) -> None:
-    """The rows of the models as the editor uses them, and of the baselines: codemod, and anchored substitution."""
+    """Score the models as the editor uses them, and the baselines: codemod, anchored substitution, the rules alone."""
     from fulgur.edit.editor import plan
     from fulgur.edit.model import Model
     from fulgur.eval.edits import codemod
@@ -206,12 +207,12 @@ def score_all_changes(results: dict[str, Scores], models: list[tuple[str, Path]]
         say("baselines: changes")
         score_changes(results.setdefault("codemod", Scores()), changes, codemod(), None)
         score_changes(results.setdefault("substitution", Scores()), changes, None, _substituted, confirm=True)
-        # What the editor does without a model: the models were trained on packages of the confirming set.
+        # The editor without a model, because the models were trained on packages of the confirming set.
         score_changes(results.setdefault("rules", Scores()), changes, None, Following.known, confirm=True)
 
 
 def _follower(model: Model) -> Follower:
-    """As `fulgur next` does: what needs no model first."""
+    """Predict as `fulgur next` does: first without a model."""
 
     def follow(following: Following) -> Proposal | Refusal | None:
         if (known := following.known()) is not None:
@@ -225,7 +226,7 @@ def _follower(model: Model) -> Follower:
 
 
 def _substituted(following: Following) -> Proposal | None:
-    """The last change wherever the same words stand in the same place, without a check."""
+    """Repeat the last change wherever the same words are in the same context, without checks."""
     text = substituted(following.document.text, following.recent, following.changed)
     return Proposal(following.document, text) if text != following.document.text else None
 
@@ -233,7 +234,7 @@ def _substituted(following: Following) -> Proposal | None:
 def score_changes(
     scores: Scores, changes: Changes, answer: Answerer | None, follow: Follower | None, *, confirm: bool = False
 ) -> None:
-    """Add the rows of one answerer; None: it does not do this kind."""
+    """Add the scores of one answerer; None: it does not support this kind of task."""
     if answer is not None:
         for project in changes.projects:
             with contextlib.chdir(project.folder):
@@ -261,7 +262,7 @@ def _shown(target: Target, line: str, answer: Answerer) -> bool:
 
 
 def _followed(task: Repeated, follow: Follower) -> tuple[bool, bool]:
-    """Whether at least one further place was changed and none wrongly, and whether one was changed wrongly."""
+    """Two results: at least one other place was changed and none wrongly; some place was changed wrongly."""
     first, *others = task.pairs
     lines = list(task.old)
     lines[first[0]] = first[2]

@@ -1,4 +1,4 @@
-"""The strongest simple method for edits: regular expressions read the instruction, refactoring calls carry it out."""
+"""The strongest simple baseline for edits: regular expressions parse the instruction, refactorings carry it out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO = NOEDIT + END
 
 
 class Codemod:
-    """Regular expressions read the instruction; refactoring calls do it, the model's own. It completes nothing."""
+    """Regular expressions parse the instruction, and the model's refactoring calls carry it out. No completions."""
 
     name = "codemod"
 
@@ -40,7 +40,7 @@ def call(*parts: str) -> str:
 
 
 def calls(template: str) -> Rule:
-    """A rule that answers with a call; {1} and {2} stand for the instruction's groups."""
+    """A rule that answers with a call; {1} and {2} are the groups matched in the instruction."""
 
     def rule(region: str, match: re.Match[str]) -> str:
         text = template

@@ -1,7 +1,7 @@
-"""Completions at the places where people stop to think: before a word, inside one, at the start of a line, and typed.
+"""Completions where people pause: before a word, inside one, at the start of a line; and while typing.
 
-`typed` lines are entered by an ideal typist: character by character, looking at what is suggested after each, taking a
-suggestion when the line goes on like that. A suggestion that is anything else is a wrong one.
+`typed` lines are entered by an ideal typist, character by character, who checks the suggestion after each and accepts
+it if the line continues that way. Any other suggestion counts as wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPED = "typed"
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The guess at the rest of a line, and what of it is shown to somebody who types."""
+    """The predicted rest of a line, and the part of it that is shown while typing."""
 
     text: str
     shown: str
@@ -33,7 +33,7 @@ Suggest = Callable[[Sequence[Hole]], list[Suggestion]]
 
 
 def by_model(model: Asker, *, search: bool = True) -> Suggest:
-    """As the product answers: whole lines are searched for; what is shown to somebody who types needs no search."""
+    """Suggest as the product does: with a search for whole lines, without one (`search` False) while typing."""
 
     def suggest(holes: Sequence[Hole]) -> list[Suggestion]:
         found: list[Suggestion] = []
@@ -46,7 +46,7 @@ def by_model(model: Asker, *, search: bool = True) -> Suggest:
 
 
 def by_baseline(baseline: Baseline) -> Suggest:
-    """Baselines have no gate: they show what they find."""
+    """Suggest by a baseline, which always shows what it finds."""
 
     def suggest(holes: Sequence[Hole]) -> list[Suggestion]:
         return [Suggestion(*[baseline.fill(hole, False).split("\n", 1)[0]] * 2) for hole in holes]
@@ -57,7 +57,7 @@ def by_baseline(baseline: Baseline) -> Suggest:
 def score_cursors(
     scores: Scores, cursors: dict[str, list[Hole]], suggest: Suggest, typed: Suggest | None = None
 ) -> None:
-    """`typed` answers somebody who types, where that is done in another way."""
+    """Score the completions; `typed` suggests while typing, if that works differently."""
     for kind in KINDS:
         holes = cursors.get(kind, [])
         for hole, found in zip(holes, suggest(holes), strict=True):
@@ -70,7 +70,7 @@ def score_typing(scores: Scores, lines: list[Hole], suggest: Suggest) -> None:
     wrong = taken = 0
     for line in lines:
         text = line.middle.rstrip()
-        first = len(text) - len(text.lstrip())  # the editor indents
+        first = len(text) - len(text.lstrip())  # the editor inserts the indentation
         asked = [Hole(line.path, line.prefix + text[:at], line.suffix, text[at:]) for at in range(first, len(text))]
         shown = [found.shown.rstrip() for found in suggest(asked)]
         at, saved = first, 0

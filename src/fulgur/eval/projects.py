@@ -1,6 +1,6 @@
 """Real projects to work on: source packages that no model here was trained on, fetched by exact version and hash.
 
-They are built once in a cache folder, with an environment that has pytest, and copied for every evaluation.
+The archives and an environment with pytest are cached; every evaluation unpacks a fresh copy.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from fulgur.edit.checks.tests import TestRun, pytest_command, read_run
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 
-TOOLS = ("pytest==8.4.2", "pyte==0.8.2")  # what tests are run with; pyte reads the screen of a program
+TOOLS = ("pytest==8.4.2", "pyte==0.8.2")  # the tests' tools; pyte reads the screen of a program
 TEST_SECONDS = 180.0
 _FETCH_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Package:
-    """A source package; `part` says whether its instructions choose thresholds, confirm them, or are fresh."""
+    """A source package; `part`: its instructions are used to choose thresholds, to confirm them, or are fresh."""
 
     name: str
     version: str
     sha256: str
     part: str
     module: str
-    tests: str  # what pytest is given; empty when they need more than pytest
-    source: str = "."  # where the module lies
+    tests: str  # the argument to pytest; empty when the tests need more than pytest
+    source: str = "."  # the folder of the module
 
     @property
     def stem(self) -> str:
@@ -78,7 +78,7 @@ FRESH_PACKAGES = {
 
 @dataclass(frozen=True)
 class Project:
-    """A package unpacked in a folder of its own, with an environment that can test it."""
+    """A package unpacked in its own folder, with an environment that can test it."""
 
     package: Package
     folder: Path
@@ -88,7 +88,7 @@ class Project:
         return str(self.folder / ".venv/bin/python")
 
     def run(self, code: str) -> str:
-        """Run a piece of code that imports the package; the last line of what went wrong, empty when it ends well."""
+        """Run code that imports the package; returns the last line of the error, empty on success."""
         path = str(self.folder / self.package.source)
         argv = [self.python, "-c", f"import sys; sys.path.insert(0, {path!r})\n{code}"]
         try:
@@ -101,11 +101,11 @@ class Project:
         return lines[-1] if lines else f"exit code {done.returncode}"
 
     def imports(self) -> str:
-        """What keeps the package from being imported, empty when nothing does."""
+        """The error of importing the package; empty on success."""
         return self.run(f"import {self.package.module}")
 
     def test(self) -> TestRun:
-        """The package's own tests."""
+        """Run the package's own tests."""
         command = pytest_command(self.python, self.folder, [self.package.tests])
         try:
             done = start.run(["/bin/sh", "-c", command], self.folder, seconds=TEST_SECONDS)
@@ -122,7 +122,7 @@ def build(package: Package, into: Path) -> Project:
         packed.extractall(into, filter="data")
     unpacked = next(found for found in into.iterdir() if found.is_dir() and found.name.lower() == package.stem.lower())
     unpacked.rename(folder)
-    # The tests run with pytest alone: a package's own options may need plugins, which a quick run does without.
+    # Override the package's pytest options: they may need plugins that are not installed.
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (folder / ".gitignore").write_text(".venv\n", encoding="utf-8")
     (folder / ".venv").symlink_to(environment())
@@ -130,12 +130,12 @@ def build(package: Package, into: Path) -> Project:
 
 
 def cache_folder() -> Path:
-    """What is fetched once. Not in Fulgur's home, which sandboxed tests cannot see."""
+    """The folder for downloads. It is not in Fulgur's home, which sandboxed tests cannot see."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "fulgur" / "eval"
 
 
 def fetch(package: Package) -> Path:
-    """The package's archive in the cache, with the hash that is pinned here."""
+    """The package's archive in the cache, verified against the pinned hash."""
     cache = cache_folder() / "sdists"
     archive = cache / f"{package.stem}.tar.gz"
     if not archive.is_file():
@@ -150,7 +150,7 @@ def fetch(package: Package) -> Path:
 
 
 def environment() -> Path:
-    """A Python environment with pytest, made once for each choice of tools."""
+    """A Python environment with pytest, created once per set of tools."""
     folder = cache_folder() / ("python-" + hashlib.sha256(" ".join(TOOLS).encode()).hexdigest()[:8])
     ready = folder / "ready"
     if not ready.exists():

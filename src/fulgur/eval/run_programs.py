@@ -1,7 +1,7 @@
-"""Runs programs from standard input (a JSON list), each in a process of its own: a list of what ended well.
+"""Run programs from standard input (a JSON list), each in its own process, and print a list of which succeeded.
 
     python run_programs.py SECONDS
-Only the standard library: it is started inside the sandbox.
+Uses only the standard library, because it runs inside the sandbox.
 """
 
 import json

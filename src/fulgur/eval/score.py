@@ -1,4 +1,4 @@
-"""From answers to figures: passes, stray lines, false edits, parse validity, exact matches, with 95% intervals."""
+"""Turn answers into scores: passes, stray lines, false edits, parse validity, exact matches, with 95% intervals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fulgur.text.edit_format import NoEdit, Rewrite, parse_answer
 
 @dataclass
 class Share:
-    """So many of so many, in percent with a Wilson 95% interval."""
+    """A proportion, in percent, with a Wilson 95% interval."""
 
     hits: int = 0
     total: int = 0
@@ -40,11 +40,11 @@ class Share:
 
 @dataclass
 class Scores:
-    """All figures of one answerer."""
+    """All scores of one answerer."""
 
     shares: dict[str, Share] = field(default_factory=lambda: defaultdict(Share))
     by_op: dict[str, dict[str, Share]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(Share)))
-    numbers: dict[str, float] = field(default_factory=dict)  # figures that are no shares
+    numbers: dict[str, float] = field(default_factory=dict)  # scores that are not proportions
     similarity: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -85,7 +85,7 @@ def score_edit(scores: Scores, split: str, example: EditExample, written: str) -
 
 
 def stray_lines(region: str, target: str, produced: str) -> tuple[int, int]:
-    """Of the lines the target leaves alone, how many the answer changed or lost; and how many there are."""
+    """How many of the lines that the target keeps the answer changed or lost, and how many the target keeps."""
     before = normal(region).split("\n")
 
     def kept(after: str) -> set[int]:
@@ -97,7 +97,7 @@ def stray_lines(region: str, target: str, produced: str) -> tuple[int, int]:
 
 
 def score_next(scores: Scores, example: EditExample, written: str) -> None:
-    """Where the next edit goes, and what it is, apart; nothing left to do is a case of both."""
+    """Score location and content of the next edit separately; "nothing left to do" counts for both."""
     answer = parse_answer(written)
     passed = check(example, written)
     scores.shares["next.content"].add(passed)

@@ -1,7 +1,7 @@
-"""A baseline for the next edit: what the last change did to a few words, done wherever they stand in the same place.
+"""A baseline for the next edit: repeat the last change of a few words wherever they occur in the same context.
 
-The words that changed are anchored by what stands directly beside them, so `x.load(a)` → `x.read(a)` is followed in
-`y.load(b)`, not in `load = 1`.
+The adjacent tokens anchor the changed words, so `x.load(a)` → `x.read(a)` is repeated in `y.load(b)`, but not in
+`load = 1`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fulgur.text.edit_format import RecentEdit
 
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
-_MOST_TOKENS = 12  # of the words that change: more is a rewrite, not a substitution
+_MOST_TOKENS = 12  # changed tokens; more is a rewrite, not a substitution
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Substitution:
     right: tuple[str, ...]
 
     def applied(self, line: str) -> str:
-        """The line with every place changed that fits."""
+        """The line with the substitution applied everywhere it fits."""
         tokens = _TOKEN.findall(line)
         wanted = (*self.left, *self.old, *self.right)
         out: list[str] = []
@@ -47,7 +47,7 @@ class Substitution:
 
 
 def substitution(before: str, after: str) -> Substitution | None:
-    """What changed between two versions of one line, if it is a few words in one place."""
+    """The change between two versions of a line, if it is a few words in one place; else None."""
     old, new = _TOKEN.findall(before.strip()), _TOKEN.findall(after.strip())
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -59,7 +59,7 @@ def substitution(before: str, after: str) -> Substitution | None:
     left, right = old[:head], old[len(old) - tail :]
     if max(len(gone), len(come)) > _MOST_TOKENS or not (gone or come):
         return None
-    # What is only added needs more around it: there is nothing else to find the place by.
+    # A pure addition needs more context: nothing else identifies its place.
     near = 1 if any(re.fullmatch(r"[^\W\d]\w{2,}|\d{2,}", token) for token in gone) else 3
     anchors = [token for token in (*left[-near:], *right[:near]) if token.strip()]
     if not anchors or (near == 3 and not any(re.search(r"\w", token) for token in anchors)):
@@ -68,7 +68,7 @@ def substitution(before: str, after: str) -> Substitution | None:
 
 
 def substituted(text: str, recent: Sequence[RecentEdit], changed: Collection[int]) -> str:
-    """The text with the last change repeated on every other line that it fits; `changed` lines (from 1) stay."""
+    """The text with the last change repeated on all other lines that it fits; `changed` lines (from 1) stay."""
     found: list[Substitution] = []
     for edit in recent:
         before, after = edit.before.splitlines(), edit.after.splitlines()

@@ -1,4 +1,4 @@
-"""What a model is asked: edits, completions, and the file that holds a frozen set of them.
+"""The tasks for a model: edits, completions, and the file with a frozen set of them.
 
 The set that ships, `model_tasks.jsonl.xz`, was made by `python -m lab.train tasks` from packages the models never saw.
 Its first line names each package with version and licence text; every further line is one task.
@@ -18,13 +18,13 @@ from fulgur.text.edit_format import Answer, Call, NoEdit, RecentEdit, Rewrite
 
 SHIPPED = Path(__file__).with_name("model_tasks.jsonl.xz")
 FORMAT = 1
-# A window as large as the set: files that several tasks share are stored once.
+# The window is as large as the set, so that files shared by several tasks are stored once.
 _XZ = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273}]
 
 
 @dataclass(frozen=True)
 class EditExample:
-    """One prompt and its answer, with what is needed to grade and group it."""
+    """One prompt and its answer, with the data to grade and group it."""
 
     op: str
     path: str
@@ -37,12 +37,12 @@ class EditExample:
     phrasing: str  # "op:index"; "" for next-edit examples
     heldout_phrasing: bool
     heldout_op: bool
-    result: str | None = None  # the region after the call, where the answer is a call inside the region
+    result: str | None = None  # the region after the call, if the answer is a call inside the region
     file: tuple[str, str] | None = None  # everything before and after the region in the file
 
     @property
     def target(self) -> str | None:
-        """The region as it should be afterwards; None where nothing changes or the change is elsewhere."""
+        """The expected region afterwards; None if nothing changes or the change is elsewhere."""
         return self.answer.text if isinstance(self.answer, Rewrite) else self.result
 
     @property
@@ -52,7 +52,7 @@ class EditExample:
 
 @dataclass(frozen=True)
 class Hole:
-    """A completion: what stands before and after the hidden text."""
+    """A completion: the hidden text, and the text before and after it."""
 
     path: str
     prefix: str
@@ -62,7 +62,7 @@ class Hole:
 
 @dataclass
 class Tasks:
-    """One set of tasks. `packages` says where the code comes from: name, version, licence and its text."""
+    """One set of tasks. `packages` lists the sources of the code: name, version, licence and its text."""
 
     edits: dict[str, list[EditExample]] = field(default_factory=dict)  # by split; answers are rewrites and calls
     noops: list[EditExample] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Tasks:
 
 
 def write_tasks(tasks: Tasks, path: Path) -> None:
-    """Complete or not there at all."""
+    """Write a set atomically."""
     partial = path.with_name(path.name + ".partial")
     with lzma.open(partial, "wt", filters=_XZ, encoding="utf-8") as out:
         for line in _lines(tasks):
@@ -96,7 +96,7 @@ def write_tasks(tasks: Tasks, path: Path) -> None:
 
 
 def read_tasks(path: Path = SHIPPED) -> Tasks:
-    """A set from its file; FulgurError when it is not one."""
+    """Read a set from its file; FulgurError when it is not one."""
     try:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
             head = json.loads(next(lines))

@@ -1,1 +1,1 @@
-"""The agent in other people's benchmarks: Terminal-Bench through Harbor, SWE-bench, Aider's polyglot exercises."""
+"""The agent in public benchmarks: Terminal-Bench through Harbor, SWE-bench, Aider's polyglot exercises."""

@@ -1,4 +1,4 @@
-"""Terminal-Bench 2 and everything else that Harbor runs: the agent behind Harbor's interface for installed agents.
+"""Terminal-Bench 2 and other Harbor benchmarks: the agent behind Harbor's interface for installed agents.
 
     harbor run -d terminal-bench@2.0 --agent fulgur.eval.adapters.harbor:Fulgur \\
         -m openrouter/qwen/qwen3-coder --ak wheel=dist/fulgur-….whl
@@ -22,12 +22,12 @@ from fulgur.eval.agent.attempt import Result, Tally
 from fulgur.protocol import agent as events
 
 _PLACE = "/opt/fulgur"
-_LOG = "fulgur.jsonl"  # every event of the turn, in the folder that Harbor brings back
+_LOG = "fulgur.jsonl"  # all events of the turn, in the folder that Harbor copies back
 
 
 class Fulgur(BaseInstalledAgent):  # type: ignore[misc]  # Harbor is not installed where types are checked
-    """`fulgur exec` in a task's container. `wheel`: the file on this machine that is installed (`make wheel`);
-    `settings`: more for `-c`, separated by commas."""
+    """`fulgur exec` in a task's container. `wheel`: the local file to install (`make wheel`); `settings`: values for
+    `-c`, separated by commas."""
 
     def __init__(self, *args: Any, wheel: str | None = None, settings: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,8 +42,8 @@ class Fulgur(BaseInstalledAgent):  # type: ignore[misc]  # Harbor is not install
         return f"{_PLACE}/bin/fulgur --version"
 
     async def install(self, environment: BaseEnvironment) -> None:
-        """An environment of its own, with its own Python: a task's image may have an older one, or none."""
-        if self._wheel is None:  # `fulgur` on PyPI is somebody else's package
+        """Install a separate environment with its own Python: the task's image may have an older one, or none."""
+        if self._wheel is None:  # `fulgur` on PyPI is an unrelated package
             raise FulgurError("no wheel of Fulgur to install", hint="make wheel, then: --ak wheel=dist/FILE.whl")
         await self.ensure_system_dependencies(environment, ("curl", "git", "ripgrep"))
         source = f"/installed-agent/{self._wheel.name}"
@@ -54,7 +54,7 @@ class Fulgur(BaseInstalledAgent):  # type: ignore[misc]  # Harbor is not install
         await self.exec_as_root(environment, command=f"({uv}) && {make} && {fill}")
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
-        """One turn; its events lie in the logs when it ends, and so far when it is cut."""
+        """Run one turn; its events are written to the log as they occur, so a cut-off turn leaves them too."""
         command = [f"{_PLACE}/bin/fulgur", "exec", "--json", "-s", "danger-full-access"]
         provider = None
         if self.model_name:
@@ -72,14 +72,14 @@ class Fulgur(BaseInstalledAgent):  # type: ignore[misc]  # Harbor is not install
         )
 
     def populate_context_post_run(self, context: AgentContext) -> None:
-        """Tokens and cost, from the events."""
+        """Fill in tokens and cost from the events."""
         log = self.logs_dir / _LOG
         if not log.is_file():
             return
         result = Result(name="", kind="", about="")
         tally = Tally(result)
         for line in log.read_bytes().splitlines():
-            if line.endswith(b"}"):  # the last one may be cut
+            if line.endswith(b"}"):  # the last line may be truncated
                 tally.see(events.decode(line))
         context.n_input_tokens, context.n_cache_tokens = result.input_tokens, result.cached_tokens
         context.n_output_tokens, context.cost_usd = result.output_tokens, result.cost

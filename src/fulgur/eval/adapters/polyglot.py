@@ -1,10 +1,10 @@
-"""`fulgur eval polyglot`: Aider's polyglot exercises, in the layout of its repository, with two tries as there.
+"""`fulgur eval polyglot`: Aider's polyglot exercises, in the layout of its repository, with two tries as in Aider.
 
     DIR/python/exercises/practice/NAME/.docs/instructions.md   what is asked, with introduction.md before it
                                        .meta/config.json       which files are the solution and which the tests
                                        name.py, name_test.py
 
-The agent gets the folder without the tests. When they fail it is shown how, and tries once more.
+The agent gets the folder without the tests. When they fail, it sees their output and tries once more.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fulgur.workspace.folders import home
 
 Row = dict[str, Any]
 _TEST_SECONDS = 180.0
-_SHOWN = 4000  # characters of a failed run that the second try is told
-# How the tests of a language are run; what they need must be installed.
+_SHOWN = 4000  # characters of a failed run's output that the second try sees
+# The test command of each language; its tools must be installed.
 COMMANDS = {
     "python": "{python} -m pytest -q --tb=short .",
     "go": "go test ./...",
@@ -50,7 +50,7 @@ class Exercise:
         return f"{self.language}/{self.folder.name}"
 
     def left_out(self, at: str, names: list[str]) -> list[str]:
-        """What the agent does not get to see: the tests, an example solution."""
+        """The files hidden from the agent: the tests, the instructions and the example solution."""
         place = Path(at).relative_to(self.folder)
         return [name for name in names if (place / name).as_posix() in (".meta", ".docs", *self.tests)]
 
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """All chosen exercises, one after the other."""
+    """Run all chosen exercises in order."""
     exercises = find(args.exercises, args.languages.split(","), args.names.split(",") if args.names else None)
     first = second = 0
     results = []
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def find(root: Path, languages: list[str], names: list[str] | None) -> list[Exercise]:
-    """The exercises of these languages, in the order of their names."""
+    """The exercises of these languages, in order of name."""
     if unknown := [language for language in languages if language not in COMMANDS]:
         raise UsageError(f"exercises in {unknown[0]} cannot be run", hint=f"One of: {', '.join(COMMANDS)}.")
     found = []
@@ -117,7 +117,7 @@ def _read(language: str, folder: Path, config: Path) -> Exercise:
 
 
 def solve(exercise: Exercise, runner: Runner, result: Result) -> int:
-    """In which try the tests passed; 0 in none."""
+    """The number of the try in which the tests passed; 0: none."""
     with tempfile.TemporaryDirectory(prefix="fulgur-polyglot-", ignore_cleanup_errors=True) as place:
         folder = Path(place).resolve() / "work" / exercise.folder.name
         shutil.copytree(exercise.folder, folder, symlinks=True, ignore=exercise.left_out)
@@ -137,7 +137,7 @@ def solve(exercise: Exercise, runner: Runner, result: Result) -> int:
 
 
 def judge(exercise: Exercise, worked: Path, fresh: Path) -> str:
-    """What the tests say in a copy that has only the solution from the agent; empty when they pass."""
+    """The output of the tests in a fresh copy with only the agent's solution; empty when they pass."""
     shutil.copytree(exercise.folder, fresh, symlinks=True)
     for name in exercise.solution:
         given = worked / name

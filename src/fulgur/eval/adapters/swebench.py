@@ -1,8 +1,8 @@
-"""`fulgur eval swebench`: predictions for SWE-bench's own harness, one line an instance.
+"""`fulgur eval swebench`: predictions for SWE-bench's own harness, one line per instance.
 
     {"instance_id": …, "model_name_or_path": …, "model_patch": …}
 
-The agent works in the files of the base commit, without the history, which would hold the answer. Judging needs
+The agent works on the files of the base commit, without the history, which could contain the answer. Judging needs
 SWE-bench's containers: `python -m swebench.harness.run_evaluation --predictions_path FILE`.
 """
 
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class Instance(msgspec.Struct):
-    """A line of the data set, as far as the agent needs it."""
+    """The fields of a line of the data set that the agent needs."""
 
     instance_id: str
     repo: str
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """Make the predictions that are missing."""
+    """Make the missing predictions."""
     instances = read_instances(args.instances)
     done = {line["instance_id"] for line in _lines(args.predictions)}
     name = args.name or f"fulgur+{args.model or 'default'}"
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def read_instances(path: Path) -> list[Instance]:
-    """The data set; every line must have what is needed."""
+    """Read the data set; every line must have the required fields."""
     try:
         return [msgspec.json.decode(line, type=Instance) for line in path.read_bytes().splitlines() if line.strip()]
     except OSError as error:
@@ -83,7 +83,7 @@ def read_instances(path: Path) -> list[Instance]:
 
 
 def predict(instance: Instance, repos: Path, runner: Runner, result: Result) -> str:
-    """Let the agent work on one instance; its changes as a patch that `git apply` takes."""
+    """Let the agent work on one instance; returns its changes as a patch for `git apply`."""
     clone = repos / instance.repo.replace("/", "__")
     if not (clone / ".git").exists():
         raise UsageError(f"{clone} is not a clone", hint=f"git clone https://github.com/{instance.repo} {clone}")
@@ -100,7 +100,7 @@ def predict(instance: Instance, repos: Path, runner: Runner, result: Result) -> 
 
 
 def check_out(clone: Path, commit: str, folder: Path) -> None:
-    """The files of a commit, and nothing of its repository. No hook and no filter runs."""
+    """Check out the files of a commit without its repository. No hooks or filters run."""
     git.write(clone, clone, "worktree", "add", "--quiet", "--no-checkout", "--detach", "--", str(folder), commit)
     try:
         off = git.no_programs(folder, folder)
@@ -111,7 +111,7 @@ def check_out(clone: Path, commit: str, folder: Path) -> None:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    """The text files that no rule leaves out, by name."""
+    """The text files that are not ignored, by name."""
     found = {}
     for entry in walk(folder):
         path = Path(entry.path)
@@ -125,7 +125,7 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 def patch_of(before: dict[str, str], after: dict[str, str]) -> str:
-    """The changed files as git writes them."""
+    """The changed files as a patch in git's format."""
     parts = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
@@ -142,7 +142,7 @@ def patch_of(before: dict[str, str], after: dict[str, str]) -> str:
 
 
 def append(path: Path, line: dict[str, str]) -> None:
-    """One more line, on disk when this returns."""
+    """Append a line; it is on disk when this returns."""
     with path.open("ab") as file:
         file.write(json.dumps(line).encode() + b"\n")
         file.flush()
@@ -150,7 +150,7 @@ def append(path: Path, line: dict[str, str]) -> None:
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    """The predictions so far. A line that a kill has cut is taken away."""
+    """The predictions so far. A line truncated by a kill is removed from the file."""
     if not path.is_file():
         return []
     data = path.read_bytes()

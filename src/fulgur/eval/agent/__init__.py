@@ -1,8 +1,8 @@
-"""`fulgur eval agent`: what the agent resolves, with any model, in small repositories with failing tests.
+"""`fulgur eval agent`: which tasks the agent resolves, with any model, in small repositories with failing tests.
 
-Repairs are real packages with proven mistakes in them (`repairs.py`); features and a game are made (`wanted.py`). Each
-task is worked by `fulgur exec` (`attempt.py`) and judged by the original tests in a fresh copy (`tasks.py`). The models
-`scripted` and `scripted-idle` prove the harness: the first must resolve everything, the second nothing.
+Repairs are real packages with proven bugs (`repairs.py`); features and a game are written by hand (`wanted.py`). Each
+task is carried out by `fulgur exec` (`attempt.py`) and judged by the original tests in a fresh copy (`tasks.py`). The
+models `scripted` and `scripted-idle` test the harness: the first must resolve everything, the second nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """All tasks that are not in the file of an earlier run that was ended early."""
+    """Run all tasks except those that an earlier, interrupted run completed."""
     if args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}: a number above 0 is wanted")
     with tempfile.TemporaryDirectory(prefix="fulgur-agent-", ignore_cleanup_errors=True) as place:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def all_tasks(place: Path, seed: int) -> list[Task]:
-    """Repairs, features and games; their folders are made in `place`."""
+    """Repairs, features and games; their folders are created in `place`."""
     from fulgur.eval.agent.repairs import repairs
     from fulgur.eval.agent.tasks import must_run_in_sandbox
     from fulgur.eval.agent.wanted import wanted
@@ -76,7 +76,7 @@ def all_tasks(place: Path, seed: int) -> list[Task]:
 
 
 def chosen(tasks: list[Task], names: str | None) -> list[Task]:
-    """Those that are asked for, in their order."""
+    """The tasks that match the names, in their original order."""
     if names is None:
         return tasks
     patterns = names.split(",")
@@ -89,7 +89,7 @@ def chosen(tasks: list[Task], names: str | None) -> list[Task]:
 
 @contextlib.contextmanager
 def runners(tasks: list[Task], args: argparse.Namespace) -> Iterator[dict[str, Runner]]:
-    """How each task is run. Scripted models get a server of their own, on which every task has its model."""
+    """The runner of each task. Scripted models run on a dedicated server, with one model per task."""
     from fulgur.bench.scripted_server import ScriptedServer
     from fulgur.eval.agent.scripted import MODELS, script
 
@@ -106,7 +106,7 @@ def runners(tasks: list[Task], args: argparse.Namespace) -> Iterator[dict[str, R
 
 
 def work_through(tasks: list[Task], runner_of: dict[str, Runner], pool: ThreadPoolExecutor, progress: Progress) -> None:
-    """Each task as soon as there is a place for it; a result counts when it is on disk."""
+    """Run all tasks in the pool; each result is saved to disk before it is printed."""
     waiting = [pool.submit(attempt, task, runner_of[task.name]) for task in tasks]
     try:
         for done in as_completed(waiting):

@@ -1,4 +1,4 @@
-"""One task, worked by `fulgur exec` as a person would run it: the same sandbox, guards and tools, in a process."""
+"""Run one task with `fulgur exec` in a separate process, as a user would: the same sandbox, guards and tools."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fulgur.protocol import agent as events
 from fulgur.protocol.agent import AgentEvent
 from fulgur.sandbox import start
 
-_GRACE = 30.0  # seconds that a stopped agent has to end by itself
+_GRACE = 30.0  # seconds for a stopped agent to exit by itself
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What came of a task. `problem` says why it is not resolved."""
+    """The result of a task. `problem` says why it is not resolved."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class Result(msgspec.Struct, kw_only=True):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    cost: float | None = None  # None: the price of some answer is not known
+    cost: float | None = None  # None: the price of some answer is unknown
     calls: int = 0
     tool_errors: int = 0
     files: int = 0
@@ -62,14 +62,14 @@ def add_runner_arguments(parser: argparse.ArgumentParser, seconds: float) -> Non
 
 
 def runner_from(args: argparse.Namespace) -> Runner:
-    """What these flags ask for."""
+    """The runner that these flags describe."""
     if args.timeout <= 0:
         raise UsageError(f"--timeout {args.timeout:g}: a number of seconds above 0 is wanted")
     return Runner(args.model, args.config, None, args.timeout)
 
 
 def attempt(task: Task, runner: Runner) -> Result:
-    """Lay the task out, let the agent work on it, and judge what it left."""
+    """Set up the task, let the agent work on it, and judge the result."""
     with tempfile.TemporaryDirectory(prefix="fulgur-eval-", ignore_cleanup_errors=True) as place:
         folder = Path(place).resolve() / "work" / task.name
         lay_out(task, folder)
@@ -83,7 +83,9 @@ def attempt(task: Task, runner: Runner) -> Result:
 
 
 def work(prompt: str, folder: Path, runner: Runner, result: Result, *, resume: bool = False) -> str:
-    """Run the agent in a folder and count what it does; why it failed, if it did. `resume`: in the same session."""
+    """Run the agent in a folder and record what it does; returns why it failed, or an empty text.
+
+    `resume`: continue the same session."""
     began = time.perf_counter()
     command = start.python("fulgur", "exec", "--json", "-C", str(folder), "--timeout", f"{runner.seconds:g}")
     command += ["-m", runner.model] if runner.model else []
@@ -115,7 +117,7 @@ def work(prompt: str, folder: Path, runner: Runner, result: Result, *, resume: b
 
 
 class Tally:
-    """Adds up what the events of a turn tell."""
+    """Accumulates the result from the events of a turn."""
 
     def __init__(self, result: Result) -> None:
         self.failure = ""
@@ -153,6 +155,7 @@ class Tally:
 
 
 def _misused(event: events.ToolFinished) -> bool:
-    """A call that the tool could not carry out. A command that ran and failed is none: tests fail, searches miss."""
+    """Whether the tool could not carry out a call. A command that ran and failed does not count: tests fail, searches
+    find nothing."""
     ran = event.name in ("shell", "shell_job") and "[exit code" in event.output
     return not event.ok and not ran

@@ -1,4 +1,4 @@
-"""What is done of an evaluation, kept so that a run that was killed goes on."""
+"""The progress of an evaluation, saved so that a killed run can resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fulgur.eval.agent.attempt import Result
 
 
 class Progress:
-    """The results so far, one line each in a file beside `--json`, so that a run that was killed goes on."""
+    """The results so far, one line each in a file next to that of `--json`."""
 
     def __init__(self, json_file: Path | None, asked: dict[str, Any]) -> None:
         self.file = None if json_file is None else json_file.with_name(json_file.name + ".part")
@@ -31,7 +31,7 @@ class Progress:
                 hint="Repeat that command to finish it, or delete the file.",
             )
         for text in lines[1:]:
-            with contextlib.suppress(msgspec.DecodeError):  # cut by the kill: that task is worked again
+            with contextlib.suppress(msgspec.DecodeError):  # truncated by the kill: that task runs again
                 result = msgspec.json.decode(text, type=Result)
                 self.results[result.name] = result
         kept = [msgspec.json.encode(self._asked), *map(msgspec.json.encode, self.results.values())]
@@ -39,7 +39,7 @@ class Progress:
         return self
 
     def add(self, result: Result) -> None:
-        """Keep a result; it is on disk when this returns."""
+        """Save a result; it is on disk when this returns."""
         self.results[result.name] = result
         if self.file is not None:
             with self.file.open("ab") as file:
@@ -48,10 +48,10 @@ class Progress:
                 os.fsync(file.fileno())
 
     def finish(self) -> None:
-        """Everything is done: the rows have it all."""
+        """Remove the file: all results are complete, and the rows contain them."""
         if self.file is not None:
             self.file.unlink()
 
     def __exit__(self, *error: object) -> None:
         if self.file is not None and self.file.is_file() and not self.results:
-            self.file.unlink()  # nothing to go on with
+            self.file.unlink()  # nothing to resume

@@ -1,4 +1,4 @@
-"""Repairs: packages with proven mistakes in them. What was proven is kept in the cache folder."""
+"""Repair tasks: packages with proven bugs. The proofs are kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5  # failing tests that the prompt names
 
 
 def repairs(projects: dict[str, Project], seed: int, place: Path) -> list[Task]:
-    """The tasks of a seed, in an order that takes the packages by turns."""
+    """The tasks of a seed, alternating between the packages."""
     kept = cache_folder() / f"repairs-{seed}-{_digest(projects)}.json"
     try:
         proofs = msgspec.json.decode(kept.read_bytes(), type=Proofs)
@@ -38,7 +38,7 @@ def repairs(projects: dict[str, Project], seed: int, place: Path) -> list[Task]:
 
 
 def as_task(name: str, project: Project, repair: Proven, passing: list[str]) -> Task:
-    """What the agent is asked about a package with mistakes."""
+    """The task for a package with bugs."""
     package = project.package
     texts = {file: (project.folder / file).read_text(encoding="utf-8") for file in {made.file for made in repair.made}}
     paths = "PYTHONPATH=src " if package.source != "." else ""
@@ -57,7 +57,7 @@ def as_task(name: str, project: Project, repair: Proven, passing: list[str]) -> 
 
 
 def _digest(projects: dict[str, Project]) -> str:
-    """Changes with the packages and with the code that chooses."""
+    """A key that changes with the packages and with the code that chooses the bugs."""
     code = [Path(module.__file__ or "").read_bytes() for module in (mutate, prove)]
     hashes = [project.package.sha256.encode() for project in projects.values()]
     return hashlib.sha256(b"".join(code + hashes)).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The results of an evaluation of the agent, as rows and for people."""
+"""Report the results of an evaluation of the agent, as rows and as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def line(result: Result) -> str:
-    """One task for people."""
+    """A line of text about one task."""
     mark = "✓" if result.resolved else "✗"
     tokens = f"{result.input_tokens + result.output_tokens:,} tokens"
     told = f"{mark} {result.name:18}{result.seconds:>7.1f} s  {tokens:>15}  {result.calls:>3} calls"
@@ -21,7 +21,7 @@ def line(result: Result) -> str:
 
 
 def rows_of(results: list[Result]) -> list[Row]:
-    """All tasks together, each kind, and each task with everything that is known of it."""
+    """Rows for all tasks together, for each kind, and for each task with all its data."""
     rows: list[Row] = []
 
     def add(name: str, value: float, unit: str, **more: Any) -> None:
@@ -48,7 +48,7 @@ def rows_of(results: list[Result]) -> list[Row]:
 
 
 def show(rows: list[Row]) -> None:
-    """The rows about all tasks."""
+    """Print all rows except those of single tasks."""
     print()
     for row in rows:
         if not row["name"].startswith("agent.task."):

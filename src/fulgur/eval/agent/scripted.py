@@ -1,6 +1,6 @@
-"""Models that play a script, so that the harness is proven: one solves every task by real tool calls, one does nothing.
+"""Scripted models that test the harness: one solves every task with real tool calls, one does nothing.
 
-A scripted model looks, patches and runs the tests as another model would; only its words come from the task's solution.
+A scripted model reads, patches and runs the tests like any other; only its answers come from the task's solution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Steps = list[dict[str, Any]]
 
 
 def solve(task: Task) -> list[Steps]:
-    """Answers that carry the task out: run the tests, read a file, patch, run the tests again."""
+    """Answers that solve the task: run the tests, read the files, patch, run the tests again."""
     look: list[Steps] = [[{"call": "read", "arguments": {"path": name}}] for name in task.start]
     paths = "PYTHONPATH=src " if task.counts.startswith("src/") else ""
     visible = " ".join(test for test in task.tests if test not in task.hidden)
@@ -36,7 +36,7 @@ MODELS: dict[str, Callable[[Task], list[Steps]]] = {"scripted": solve, "scripted
 
 
 def script(answers: list[Steps]) -> str:
-    """The script (TOML) that gives these answers one after the other, the last one from then on."""
+    """The script (TOML) that gives these answers in order, and then repeats the last one."""
     replies = [{"times": 1, "steps": steps} for steps in answers[:-1]] + [{"steps": answers[-1]}]
     lines = []
     for reply in replies:
@@ -46,7 +46,7 @@ def script(answers: list[Steps]) -> str:
 
 
 def patch(task: Task) -> str:
-    """From the folder as the agent finds it to the solution, in the format of `apply_patch`."""
+    """The patch from the agent's initial folder to the solution, in the format of `apply_patch`."""
     lines = ["*** Begin Patch"]
     for name, text in task.solution.items():
         path = task.origin / name
@@ -55,14 +55,14 @@ def patch(task: Task) -> str:
             lines += [f"*** Add File: {name}", *(f"+{line}" for line in text.splitlines())]
             continue
         lines.append(f"*** Update File: {name}")
-        # Much context: a mistake may stand in one of several places that look alike.
+        # Use much context: the bug may be in one of several similar places.
         diff = difflib.unified_diff(old.splitlines(), text.splitlines(), n=12, lineterm="")
         lines += ["@@" if line.startswith("@@") else line for line in list(diff)[2:]]
     return "\n".join([*lines, "*** End Patch"])
 
 
 def _toml(value: Any) -> str:
-    """Tables, texts and numbers as TOML; JSON's strings are TOML's."""
+    """Tables, strings and numbers as TOML, which has the same strings as JSON."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
     return json.dumps(value)

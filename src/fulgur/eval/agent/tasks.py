@@ -1,7 +1,8 @@
-"""What a task is: a folder as the agent finds it, what is asked, and how the result is judged.
+"""Tasks: the folder that the agent gets, the prompt, and how the result is judged.
 
-The verdict never sees the agent's folder whole. It takes the files that count (the source, not the tests, nothing that
-could stand for pytest or for a module of Python) into a fresh copy and runs the original tests there, in the sandbox.
+The verdict never uses the agent's folder as a whole. It copies the files that count (the source, but no tests, and
+nothing that could shadow pytest or a module of Python) into a fresh copy, and runs the original tests there in the
+sandbox.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ _PASSED = re.compile(r"^PASSED (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do in a folder of its own."""
+    """One task in its own folder."""
 
     name: str
     kind: str  # "repair", "feature" or "game"
-    about: str  # what was done to the folder, or what is wanted, for the report
+    about: str  # for the report: what was done to the folder, or what is asked for
     prompt: str
     origin: Path  # the folder before anything was done to it
-    tests: tuple[str, ...]  # what pytest is given
+    tests: tuple[str, ...]  # the arguments to pytest
     counts: str  # the file or folder that the agent may change; "." is all of it
     expected: frozenset[str]  # the tests that must pass
-    start: dict[str, str] = field(default_factory=dict)  # files that the agent finds in another state than `origin`
-    solution: dict[str, str] = field(default_factory=dict)  # a right answer: what these files should be
-    hidden: dict[str, str] = field(default_factory=dict)  # tests that only the verdict has
+    start: dict[str, str] = field(default_factory=dict)  # files that differ from `origin` when the agent starts
+    solution: dict[str, str] = field(default_factory=dict)  # a correct solution: the contents of these files
+    hidden: dict[str, str] = field(default_factory=dict)  # tests that only the verdict sees
 
 
 def lay_out(task: Task, folder: Path) -> None:
-    """Make the folder that the agent finds."""
+    """Create the folder that the agent gets."""
     shutil.copytree(task.origin, folder, symlinks=True)
     put({name: text.encode() for name, text in task.start.items()}, folder)
 
 
 def verdict(task: Task, worked: Path, place: Path) -> str:
-    """What is wrong with the agent's folder; empty when the task is resolved. `place` is a folder to work in."""
+    """The problem with the agent's folder; empty when the task is resolved. `place` is a temporary folder."""
     fresh = place / "verdict"
     lay_out(task, fresh)
     try:
@@ -77,7 +78,7 @@ def verdict(task: Task, worked: Path, place: Path) -> str:
 
 
 def counted(task: Task, folder: Path) -> dict[str, bytes]:
-    """The files of a folder that count, by name. Links are left out: what they lead to is not the agent's work."""
+    """The files of a folder that count, by name. Links are left out: their targets are not the agent's work."""
     top = folder / task.counts
     found: dict[str, bytes] = {}
     for path in sorted([top, *top.rglob("*")]):
@@ -97,7 +98,7 @@ def _protected(name: str) -> bool:
 
 
 def must_run_in_sandbox(python: Path) -> None:
-    """FulgurError when sandboxed tests could not start this Python: below /tmp, say, the sandbox hides it."""
+    """Raise FulgurError if sandboxed tests cannot start this Python: the sandbox hides it below /tmp, for example."""
     with tempfile.TemporaryDirectory(prefix="fulgur-eval-") as place:
         folder = Path(place).resolve()
         done = sandboxed(shlex.join([str(python), "-c", "pass"]), folder, home(), _PROBE_SECONDS)
@@ -109,7 +110,7 @@ def must_run_in_sandbox(python: Path) -> None:
 
 
 def run_tests(folder: Path, tests: tuple[str, ...]) -> TestRun:
-    """The tests of a folder, in the sandbox, with a line for each that passes. Names that hold the folder lose it."""
+    """Run the tests of a folder in the sandbox, listing those that pass. In names, the folder becomes `.`."""
     python = str(folder / ".venv/bin/python")
     run = sandboxed_pytest(folder, folder, python, ["-rpfE", *tests], home(), TEST_SECONDS)
     failed = frozenset(name.replace(str(folder), ".") for name in run.failed)
@@ -117,5 +118,5 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> TestRun:
 
 
 def passed(run: TestRun) -> frozenset[str]:
-    """The tests that pytest says have passed."""
+    """The tests that pytest reports as passed."""
     return frozenset(_PASSED.findall(run.output.rpartition("short test summary info")[2]))

@@ -1,4 +1,4 @@
-"""Features and games: things to add to a package, or to make from an empty folder. One file each in `wanted/`.
+"""Features and games: to add to a package, or to write in an empty folder. One file each in `wanted/`.
 
 about, prompt   what it is, and what the agent is told
 package         what it is added to; left out: an empty folder
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).with_name("wanted")
 
 
 class Edit(msgspec.Struct, forbid_unknown_fields=True):
-    """A text of a file and what takes its place."""
+    """A text in a file and its replacement."""
 
     file: str
     old: str
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def wanted(projects: dict[str, Project], passing: dict[str, frozenset[str]], place: Path) -> list[Task]:
-    """All of them, in the order of their names. `place`: where an empty folder can be made."""
+    """All these tasks, in order of name. `place`: where empty folders can be created."""
     found = []
     for path in sorted(FOLDER.glob("*.toml")):
         data = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Wanted)
@@ -69,7 +69,7 @@ def _tests(text: str) -> list[str]:
 
 
 def _empty(folder: Path) -> Path:
-    """A folder that has only an environment to run Python in."""
+    """A folder that contains only a Python environment."""
     folder.mkdir(parents=True)
     (folder / ".gitignore").write_text(".venv\n", encoding="utf-8")
     (folder / ".venv").symlink_to(environment())

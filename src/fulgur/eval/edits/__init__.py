@@ -1,7 +1,7 @@
 """`fulgur eval edits`: instructions in developers' own words, carried out in real projects, each result checked.
 
-Every instruction goes the way of `fulgur edit`. What is shown is written into the project, judged (`judge.py`), and the
-project must still import and pass its tests where the editor said so with a check mark.
+Every instruction is handled as by `fulgur edit`. A proposed edit is written into the project and judged (`judge.py`);
+if the editor gave it a check mark, the project must still import and pass its tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BARS = {"right": "≥ 45", "wrong_shown": "≤ 2", "wrong_of_shown": "≤ 4", "c
 
 @dataclass
 class Result:
-    """One instruction and what came of it; `problem` says what is wrong with the edit or misleading in the refusal."""
+    """One instruction and its result; `problem` says what is wrong with the edit, or misleading in the refusal."""
 
     name: str
     part: str
@@ -45,10 +45,10 @@ class Result:
     answerer: str
     verdict: str
     possible: bool
-    told: str = ""  # what the person reads: the reading of the instruction, or the refusal
+    told: str = ""  # what the user sees: how the instruction was read, or the refusal
     problem: str = ""
     marked: bool = False  # it got a check mark
-    trial: str = ""  # what the editor says of the tests
+    trial: str = ""  # what the editor says about the tests
     holds: bool = True  # the project imports and passes its tests
     said: str = ""
     probability: float | None = None
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 def work(
     project: Project, instructions: Iterable[Instruction], answerers: dict[str, Answerer], *, tests: bool
 ) -> list[Result]:
-    """All instructions for one project, which is the same again after each."""
+    """Carry out all instructions for one project, which is restored after each."""
     if broken := project.imports():
         raise FulgurError(f"{project.package.stem} cannot be imported as it is: {broken}")
     marks = Marks(project) if tests and project.package.tests else None
@@ -121,7 +121,7 @@ def work(
 
 
 def attempt(project: Project, instruction: Instruction, label: str, answerer: Answerer, marks: Marks | None) -> Result:
-    """One instruction, the way `fulgur edit` goes; `marks` None: the project's tests are left out."""
+    """Carry out one instruction as `fulgur edit` does; `marks` None: without the project's tests."""
     from fulgur.edit.editor import Refusal, locate
     from fulgur.edit.region import parse_target
 
@@ -150,7 +150,7 @@ def attempt(project: Project, instruction: Instruction, label: str, answerer: An
 
 
 def _judge(project: Project, instruction: Instruction, proposal: Proposal, result: Result, marks: Marks | None) -> None:
-    """Write the edit, look at the project, and put everything back."""
+    """Write the edit, judge the project, and restore everything."""
     changes = proposal.changes()
     if marks is not None:
         result.marked, result.trial = marks.of(proposal)
@@ -174,7 +174,7 @@ _SIDES = (lambda change: change.before, lambda change: change.after)
 
 
 def rows_of(answerer: str, results: list[Result], *, tests: bool) -> list[Row]:
-    """The rows of one answerer, in per cent of all its instructions, and of each part."""
+    """The rows of one answerer: for all instructions together, and for each part."""
     mine = [result for result in results if result.answerer == answerer]
     label = f".{answerer}" if answerer else ""
     found = []
@@ -212,7 +212,7 @@ def _line(name: str, results: list[Result]) -> str:
 
 
 def show(rows: list[Row]) -> None:
-    """All rows of the shipped editor beside the baseline."""
+    """Print all rows of the shipped editor next to the baselines."""
     values = {row["name"]: row["value"] for row in rows}
     print(f"\n{'':22}{'all':>8}{CHOOSE:>10}{CONFIRM:>10}{'model':>10}{'codemod':>10}{'bar':>8}")
     for name in (
@@ -231,7 +231,7 @@ def show(rows: list[Row]) -> None:
 
 
 def codemod() -> Answerer:
-    """The baseline: regular expressions read the instruction, the editor's refactorings and checks do the rest."""
+    """The baseline: regular expressions parse the instruction, the editor's refactorings and checks do the rest."""
     from fulgur.edit.editor import propose
     from fulgur.eval.codemod import Codemod
     from fulgur.eval.tasks import EditExample
@@ -251,7 +251,7 @@ def codemod() -> Answerer:
 
 
 def _model_alone(model: Model) -> Answerer:
-    """The model asked every time, also where the editor reads the instruction itself."""
+    """Query the model every time, even where the editor reads the instruction itself."""
     from fulgur.edit.editor import propose
 
     def answer(task: Task) -> tuple[Proposal | Refusal, Answer]:

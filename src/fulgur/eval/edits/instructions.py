@@ -1,11 +1,11 @@
-"""What developers ask of these packages, in their own words, and how each result is judged.
+"""Instructions for these packages in developers' own words, and how each result is judged.
 
-One file a package in `instructions/`. An instruction has a place (`at`), the words (`say`) and one way to judge:
+`instructions/` has one file per package. An instruction has a place (`at`), the words (`say`) and one criterion:
     replace    [old, new] or [file, old, new]: the file as it is with these texts replaced, compared as a syntax tree
     rename     [old, new]: this name replaced wherever it is an identifier; `within` a function, or in the whole project
     run        code that runs in the project afterwards and must not raise
-    refuse     nothing may change; the refusal must match this expression
-`or_replace`, `or_run` and `or_rename` (several pairs) are other results that are right too.
+    refuse     nothing may change; the refusal must match this regular expression
+`or_replace`, `or_run` and `or_rename` (several pairs) are alternative correct results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Instruction:
 
     @property
     def possible(self) -> bool:
-        """Whether any edit is right."""
+        """Whether a correct edit exists."""
         return any(way in self.judge for way in ("replace", "rename", "run", "or_run", "or_replace", "or_rename"))
 
 

@@ -1,4 +1,4 @@
-"""Whether an edit is the one that was asked for: by syntax trees of the whole project, or by running code in it."""
+"""Judge whether an edit is what was asked for: by syntax trees of the whole project, or by running code in it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def problem_of(instruction: Instruction, project: Project, before: Texts, after: Texts) -> str:
-    """Why the project's files, which are written, are not what was asked; empty when they are. `before` are the changed
-    files as they were."""
+    """Why the project's files on disk are not what was asked for; empty when they are.
+
+    `before` and `after` are the texts of the changed files before and after the edit."""
     judge, problems = instruction.judge, []
     for way in ("replace", "or_replace"):
         if way in judge:
@@ -38,7 +39,7 @@ def problem_of(instruction: Instruction, project: Project, before: Texts, after:
 
 
 def replaced(instruction: Instruction, project: Project, before: Texts, pairs: Iterable[list[str]]) -> dict[Path, str]:
-    """The files with these texts replaced; each must stand there once."""
+    """The files with these texts replaced; each must occur exactly once."""
     expected: dict[Path, str] = {}
     for pair in pairs:
         name, (old, new) = (pair[0], pair[1:]) if len(pair) == 3 else (instruction.at.split(":")[0], pair)
@@ -53,7 +54,7 @@ def replaced(instruction: Instruction, project: Project, before: Texts, pairs: I
 def renamed(
     project: Project, before: Texts, instruction: Instruction, pairs: list[tuple[str, ...]]
 ) -> dict[Path, ast.Module]:
-    """Every file of the project that has one of these names as an identifier, with the new one."""
+    """Every file of the project that has one of these names as an identifier, with the name replaced."""
     target = (project.folder / instruction.at.split(":")[0]).resolve()
     within = instruction.judge.get("within")
     expected: dict[Path, ast.Module] = {}
@@ -69,7 +70,7 @@ def renamed(
                 for node in ast.walk(tree):
                     if isinstance(node, FUNCTIONS) and node.name == within:
                         _rename(node, old, new)
-            for call in ast.walk(tree):  # callers that pass it by name
+            for call in ast.walk(tree):  # callers that pass it by keyword
                 if isinstance(call, ast.Call) and _called(call) == within:
                     for passed in call.keywords:
                         passed.arg = new if passed.arg == old else passed.arg
@@ -94,7 +95,7 @@ def _rename(tree: ast.AST, old: str, new: str) -> None:
 def _differs(
     project: Project, before: Texts, after: Texts, expected: Mapping[Path, Any], loose: set[str] | None = None
 ) -> str:
-    """The first file that is not as expected. `loose` names may be renamed in strings and docstrings or not."""
+    """The first file that differs from the expectation. `loose` names may or may not be renamed in strings."""
     for path in sorted({*expected, *before}):
         wanted: str | ast.Module = expected.get(path) or original(path, before)
         found: str = after.get(path) or original(path, before)
@@ -134,7 +135,7 @@ _DONE = re.compile(r"\balready\b|nothing to do", re.IGNORECASE)
 
 
 def misleading(instruction: Instruction, reason: str, text: str) -> str:
-    """What is false, or of no use to a person, in a refusal; empty when nothing is found. `text` is the named file."""
+    """What is false or useless to the user in a refusal; empty when nothing is. `text` is that of the named file."""
     internal: set[str] = {name for name in {*CALLS, *LOCAL, *OVER_PROJECT} if "_" in name}
     checks: list[Callable[[], str]] = [
         lambda: "special tokens" if "<|" in reason else "",

@@ -1,4 +1,4 @@
-"""The ✓ that `fulgur edit --write` gives an edit, and whether the project works after it."""
+"""The ✓ that `fulgur edit --write` gives an edit, and whether the project works afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fulgur.workspace.folders import home
 
 
 class Marks:
-    """Of one project, whose tests as they are now count as what passed before."""
+    """The check marks in one project; its current test results are the baseline."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
@@ -22,7 +22,7 @@ class Marks:
         self._members = member_check(project.folder / "any.py", home())
 
     def of(self, proposal: Proposal) -> tuple[bool, str]:
-        """Whether the edit gets a ✓, and what is said of its tests."""
+        """Whether the edit gets a ✓, and the note on its tests."""
         document = proposal.document
         found = check(document.path, document.text, proposal.text, self._members)
         found.names = unmet(found.names, brought(proposal.others))
@@ -30,7 +30,7 @@ class Marks:
         return verdict(found, trial).holds and not found.names, trial.note or "; ".join(trial.problems)[:300]
 
     def broken(self) -> str:
-        """What does not work in the project as it is on disk, and worked before."""
+        """What is broken in the project on disk that worked before; empty when nothing is."""
         after = self._project.test()
         failed = ", ".join(sorted(after.failed - self._before.failed)[:3])
         return self._project.imports() or after.missing or after.broken or failed

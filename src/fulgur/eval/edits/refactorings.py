@@ -1,4 +1,4 @@
-"""Refactorings over whole projects, drawn by a seed: what they break, and how long they take."""
+"""Refactorings over whole projects, sampled by a seed: what they break, and how long they take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Drawn:
-    """One refactoring of a project, and what came of it."""
+    """One sampled refactoring of a project, and its result."""
 
     kind: str  # one of KINDS
     path: Path
@@ -39,12 +39,12 @@ class Drawn:
     broken: str = ""
 
 
-# How many of each kind are drawn, over all projects together.
+# How many of each kind are sampled, over all projects together.
 KINDS = {"renames": 60, "signatures": 30, "moves": 30, "extracts": 30, "asyncs": 30, "inlines": 30}
 
 
 def draw(project: Project, counts: Mapping[str, int], seed: int) -> list[Drawn]:
-    """Names and functions of the package itself, without its tests."""
+    """Sample refactorings of the package's own names and functions, without its tests."""
     found: list[Drawn] = []
     for path in sources(project):
         if "test" in path.name or any("test" in part for part in path.relative_to(project.folder.resolve()).parts):
@@ -83,14 +83,14 @@ def _choices(path: Path) -> Iterator[Drawn]:
 
 
 def _returns_only(source: Source, node: ast.AST) -> bool:
-    """A function that is one `return`, after its docstring."""
+    """Whether a node is a function that is one `return`, docstring aside."""
     if not isinstance(node, ast.FunctionDef) or not isinstance(node.body[-1], ast.Return):
         return False
     return len(node.body) == 1 + (source.docstring(node) is not None)
 
 
 def _extracts(source: Source, path: Path, function: ast.AST) -> Iterator[Drawn]:
-    """Two or three statements in a row, in any block of a function."""
+    """Extractions of two or three consecutive statements, in any block of a function."""
     for node in ast.walk(function):
         block = getattr(node, "body", None)
         if not isinstance(block, list) or isinstance(node, ast.ClassDef):
@@ -103,7 +103,7 @@ def _extracts(source: Source, path: Path, function: ast.AST) -> Iterator[Drawn]:
 
 
 def carry_out(project: Project, drawn: Drawn, marks: Marks) -> None:
-    """Plan it as the editor does, write it, look whether the project still works, and put everything back."""
+    """Plan a refactoring as the editor does, write it, test whether the project still works, and restore everything."""
     document = Document.open(drawn.path)
     start, end = drawn.span
     region = Region(start, end, document.text[:start], document.text[start:end], document.text[end:], 1, 1)
@@ -121,7 +121,7 @@ def carry_out(project: Project, drawn: Drawn, marks: Marks) -> None:
     changes = result.changes()
     drawn.marked, told = marks.of(result)
     if not drawn.marked:
-        drawn.broken = told.split(":\n")[0] if "::" in told else ""  # the tests that fail since were said
+        drawn.broken = told.split(":\n")[0] if "::" in told else ""  # the editor named the tests that fail
         return
     try:
         for change in changes:
@@ -136,7 +136,7 @@ def carry_out(project: Project, drawn: Drawn, marks: Marks) -> None:
 
 
 def run_all(projects: list[Project], seed: int) -> list[Row]:
-    """Rows for every kind, over all projects together."""
+    """Carry out all samples; returns rows for every kind, over all projects together."""
     done: list[Drawn] = []
     counts = {kind: count // len(projects) + 1 for kind, count in KINDS.items()}
     for project in projects:
