@@ -1,8 +1,8 @@
-"""Which kernels run a sequence of a hybrid that is alone: the decode kernels or the general driver. Both are tried when
+"""Chooses the kernels for a single sequence of a hybrid: the decode kernels or the general driver. Both are tried when
 the model opens.
 
-The decode kernels were measured on few GPUs. They stay if their logits are those of the general driver, within what
-rounding explains, and if they are faster.
+The decode kernels were measured on few GPUs. They are used if their logits equal those of the general driver, within
+what rounding explains, and if they are faster.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from fulgur.kernels.cuda.family_runtime import FamilyRuntime
 
-TOKENS, RUN, RUNS = 12, 32, 3  # compared; timed, so often
-ROOM = TOKENS + RUN * RUNS  # of the cache
-APART = 5e-2  # logits of the median token, as a relative norm: both ways round to bf16, each at other places
+TOKENS, RUN, RUNS = 12, 32, 3  # tokens whose logits are compared; tokens of a timed run; how many runs
+ROOM = TOKENS + RUN * RUNS  # tokens of the cache
+APART = 5e-2  # relative difference of the median token's logits: both ways round to bf16, at different places
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one way made of the same tokens."""
+    """The result of one way for the same tokens."""
 
     logits: npt.NDArray[np.float32]
     seconds: float  # of a run
 
 
 def trial(model: FamilyRuntime) -> Trial:
-    """The way that is set. The first sequence's state and blocks are used, and useless afterwards."""
+    """Try the way that is set. Uses the state and blocks of the first sequence, which are worthless afterwards."""
     each = np.arange(TOKENS, dtype=np.int32)
     table, none = np.arange(model.kv_blocks, dtype=np.int32), np.zeros(1, np.int32)
     tokens, logits = each * 97 % model.vocab_size, np.zeros((TOKENS, model.vocab_size), np.float32)
@@ -49,7 +49,7 @@ def trial(model: FamilyRuntime) -> Trial:
 
 
 def why_general(decode: Trial, general: Trial) -> str:
-    """Why the general driver runs a sequence that is alone; nothing if the decode kernels do."""
+    """Why the general driver runs a single sequence; an empty string if the decode kernels do."""
     apart = np.linalg.norm(decode.logits - general.logits, axis=1) / np.linalg.norm(general.logits, axis=1)
     if not np.median(apart) <= APART:  # also where it is not a number
         return f"the decode kernels compute other logits here ({np.median(apart):.1%} apart)"

@@ -1,4 +1,4 @@
-"""A decode step over many sequences: the products of prefill (csrc/wide.cuh) with what stands between them for rows of
+"""A decode step over many sequences: the products of prefill (csrc/wide.cuh), with kernels between them for rows of
 different sequences (csrc/batch.cu), captured into a CUDA graph for each number of rows.
 
 An expert that several rows chose is read once. Logits differ from those of the decode kernels in their last bits, as
@@ -30,11 +30,11 @@ from fulgur.kernels.cuda.prefill_kernels import (
 Int = npt.NDArray[np.int32]
 
 ROWS = 64  # of a step, at most
-BUCKETS = (8, 16, 32, 64)  # rows that a graph is made for
+BUCKETS = (8, 16, 32, 64)  # numbers of rows that have a graph
 SPLITS = 8  # of a row's keys
 KEYS, MOST_HEADS = 64, 16  # as in attend.cuh
-ROPE_BYTES = 4 * 4 * 256  # shared memory of a CTA: a head a warp
-TILES = {8: 8, 16: 16, 32: 16, 64: 32}  # by rows of a step: those of an expert that are multiplied together
+ROPE_BYTES = 4 * 4 * 256  # shared memory of a CTA: one head per warp
+TILES = {8: 8, 16: 16, 32: 16, 64: 32}  # by rows of a step: how many rows of an expert are multiplied together
 
 
 class StepRows(ctypes.Structure):
@@ -53,13 +53,13 @@ class StepInput:
         self._record = StepRows.from_address(self._staged.data_ptr())
         self._staged_tables = torch.zeros((ROWS, table_width), dtype=torch.int32).pin_memory()
         self._known: Int = self._staged_tables.numpy()
-        self._used: npt.NDArray[Any] | None = None  # the tables of the rows, where there are more tables than rows
+        self._used: npt.NDArray[Any] | None = None  # the tables of the rows, if there are more tables than rows
         self.rows = torch.zeros_like(self._staged, device=device)
         self.tables = torch.zeros_like(self._staged_tables, device=device)
 
     def upload(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
-        """Written to pinned memory, then copied: the step before has been waited for. `tables` are those of the
-        numbers in `sequences`; of them only what has changed is copied."""
+        """Set the rows: written to pinned memory, then copied, since the step before has finished. `sequences` index
+        `tables`, of which only changes are copied."""
         n, record = len(tokens), self._record
         self._used = None
         if len(tables) > ROWS:
@@ -73,8 +73,8 @@ class StepInput:
             self.rows.copy_(self._staged, non_blocking=True)
 
     def upload_tables(self, position: int, tables: Int) -> None:
-        """The blocks up to `position`, for the rows that are there. A step may be under way: what its rows see of the
-        tables stays as it is."""
+        """Upload the blocks up to `position` for the current rows. A step may be under way: the part of the tables that
+        its rows read does not change."""
         if self._used is not None:
             tables = tables[self._used]
         blocks = min(position // KEYS + 1, tables.shape[1])
@@ -89,7 +89,7 @@ class StepInput:
 
 
 def possible(prefill: Prefill) -> TypeGuard[FastPrefill]:
-    """Whether the kernels know this model's shapes."""
+    """Whether the kernels support this model's shapes."""
     if not isinstance(prefill, FastPrefill):
         return False
     c = prefill.config
@@ -119,12 +119,12 @@ class BatchStep:
         self._buffers = self._allocate()
 
     def run(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
-        """Queue the step; `logits` has a row for each. `tables` are those of the numbers in `sequences`."""
+        """Queue the step; `logits` has a row for each. `sequences` index `tables`."""
         self._given.upload(tokens, positions, sequences, tables)
         self.again(len(tokens))
 
     def again(self, rows: int) -> None:
-        """Queue a step over the rows that the device knows."""
+        """Queue a step over the rows that are on the device."""
         import torch
 
         bucket = next(size for size in BUCKETS if rows <= size)
@@ -168,7 +168,7 @@ class BatchStep:
         return step_splits(self._plan.matrices[name], self.kernels.ctas)
 
     def _allocate(self) -> dict[str, Any]:
-        """Zeros everywhere: columns and rows that nobody writes are multiplied, too."""
+        """Zeros everywhere: columns and rows that are never written are multiplied, too."""
         import torch
 
         c, plan, device = self._config, self._plan, self._prefill.kv.device
@@ -204,7 +204,7 @@ class BatchStep:
         return start, 0 if name == "head" else plan.layer_stride
 
     def _product(self, name: str, n: int, x: str, **values: Any) -> Launch:
-        """Without an output in `values`: sums of every split by themselves."""
+        """Without an output in `values`, the sums of every split are stored separately."""
         matrix, b, splits = self._plan.matrices[name], self._buffers, 1
         if "out" not in values:
             stride, splits = -(-matrix.rows // 4) * 4, self._splits(name)
@@ -215,7 +215,7 @@ class BatchStep:
         return launch.moving(weights=self._address(name))
 
     def _norm(self, n: int, at: int, after: str | None, plain: bool = False) -> Launch:
-        """`after`: whose parts the residual grows by; None: it begins."""
+        """`after`: the matrix whose parts are added to the residual; None: the residual begins with the embedding."""
         c, b = self._config, self._buffers
         values: dict[str, Any] = {"embed": self._prefill.weights.embed} if after is None else {}
         if after == "experts":
@@ -231,7 +231,7 @@ class BatchStep:
         return launch.moving(weight=self._prefill.vector(at))
 
     def _launches(self, n: int) -> list[tuple[Launch, int]]:
-        """A step of up to `n` rows: every launch, and the layer it is of."""
+        """A step of up to `n` rows: every launch with its layer."""
         c, b, plan = self._config, self._buffers, self._plan
         cache, vectors, heads = self._prefill.kv.addresses(), 2 * c.d_model, c.n_heads + 2 * c.n_kv_heads
         rope = Launch("step_rope", fill(

@@ -1,4 +1,4 @@
-"""Steps beside a prompt under way: its parts are queued behind them, within its share of the device's time."""
+"""Steps beside a prompt under way: its parts are queued after them, within its fraction of the device's time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fulgur.kernels.cuda.prefill_run import PrefillRun
 
 
 class Beside:
-    """`wait` waits for a stream or an event, and says what failed."""
+    """`wait` waits for a stream or an event, and raises an error that says what failed."""
 
     def __init__(self, stream: Any, wait: Callable[[Any], None]) -> None:
         self.step_seconds = 0.0  # of the last step beside a prompt, on the device
@@ -17,12 +17,12 @@ class Beside:
         self._run: PrefillRun | None = None
 
     def begin(self, parts: Generator[None]) -> PrefillRun:
-        """A prompt comes; the one before it is done or was left."""
+        """Begin with a prompt; the one before it is done or was dropped."""
         self._run, self.step_seconds = PrefillRun(parts, self._stream), 0.0
         return self._run
 
     def step(self, queue: Callable[[], None]) -> None:
-        """Queue a pass and wait for it, but not for what the prompt gets behind it."""
+        """Queue a pass and wait for it, but not for the parts of the prompt that are queued after it."""
         import torch
 
         if self._run is None or self._run.share is None:

@@ -48,7 +48,7 @@ def build(
 
 
 def cubin_of(stem: str, texts: dict[str, str], arch: str, cache: Path | None = None) -> bytes:
-    """What `stem`.cu of these texts compiles to; kept on disk."""
+    """Compile `stem`.cu of these texts, or take the result from the cache on disk."""
     digest = hashlib.sha256(repr((sorted(texts.items()), arch, OPTIONS, _nvrtc_version())).encode()).hexdigest()[:32]
     path = (cache or cache_folder()) / f"{stem}-{arch}-{digest}.cubin"
     if path.exists():

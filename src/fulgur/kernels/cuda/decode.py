@@ -1,6 +1,7 @@
-"""The decode kernels as the runtimes use them: their buffers, what a launch is told, launches.
+"""The decode kernels as the runtimes use them: their buffers, the input of a launch, launches.
 
-One row has kernels of its own, which also run many steps by themselves; a few rows of a step have others (drivers.py).
+A single row has separate kernels, which can also run many steps by themselves; a few rows of a step have others
+(drivers.py).
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ def _aligned(size: int) -> int:
 
 class Decode:
     """`held`: tensors by their names in `Args`: weights, small vectors, embedding, cache, rope and the states of
-    recurrent layers. State, counters and block tables lie together: one copy sets them."""
+    recurrent layers. State, counters and block tables are contiguous, so one copy sets them."""
 
     def __init__(
         self, plan: Plan, held: dict[str, Any], *, max_context: int, gpu: Gpu, stream: Any, driver: str = "persistent",
         profile: bool = False, **numbers: int,
     ) -> None:  # fmt: skip
-        """`numbers`: of `Args`. With `profile`, steps of one row count the cycles of their parts in `marks`."""
+        """`numbers`: fields of `Args`. With `profile`, steps of one row count the cycles of their parts in `marks`."""
         import torch
 
         self._torch, self.plan, self.driver, self._stream = torch, plan, driver, stream
         device, sizes = held["weights"].device, buffer_bytes(plan)
         self._records = {rows: state_record(rows) for rows in {1, plan.rows}}
-        self._epoch = self._aged = 1  # of the next launch; when the pairs were last made old
+        self._epoch = self._aged = 1  # epoch of the next launch; epoch when the pairs were last marked as old
         self._buffers: dict[str, Any] = {
             name: torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=device)
             for name, size in sizes.items()
@@ -81,8 +82,9 @@ class Decode:
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, *, steps: int = 1,
         stops: Collection[int] = (), draw: tuple[float, int] | None = None, sampled: bool = False, slot: int = 0,
     ) -> None:  # fmt: skip
-        """What the next launch shall do: written to pinned memory, then one copy. The device is idle. `draw`: what a
-        temperature alone needs; `sampled`: others choose the token and set up the next step."""
+        """Upload the input of the next launch: written to pinned memory, then one copy. The device is idle. `draw`:
+        sharpness and seed, for a temperature alone; `sampled`: other kernels choose the token and set up the next step.
+        """
         self._age_words()
         n = len(tokens)
         record = self._records[1 if n == 1 else self.plan.rows].from_address(self._staged.data_ptr())
@@ -109,7 +111,7 @@ class Decode:
             self._control[:size].copy_(self._staged[:size], non_blocking=True)
 
     def count(self, steps: int) -> None:
-        """So many steps will run after those that were queued."""
+        """Count steps that will run after the queued ones."""
         self._epoch += steps * self.plan.config.n_layers
 
     def run(self, rows: int = 1, steps: int = 1, *, logits: bool = False) -> None:
@@ -118,7 +120,7 @@ class Decode:
         driver.run(steps, self.logits.data_ptr() if logits else 0, self._stream)
 
     def addresses(self) -> dict[str, int]:
-        """Where the sampler finds the row of a run, and sets up its next step."""
+        """Addresses at which the sampler finds the row of a run and sets up its next step."""
         record, state = self._records[1], self._control.data_ptr()
         fields = ("token", "position", "first", "produced", "done")
         found = {f"state_{name}": state + getattr(record, name).offset for name in fields}
@@ -129,7 +131,7 @@ class Decode:
             driver.close()
 
     def _age_words(self) -> None:
-        """Values of earlier launches stay in the buffers, and must look old to the next."""
+        """Values of earlier launches stay in the buffers; make them look old to the next one."""
         with self._torch.cuda.stream(self._stream):
             if self._epoch > 1 << 30:
                 self._epoch = self._aged = 1

@@ -24,7 +24,7 @@ def delta_chunks(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
 ) -> torch.Tensor:
     """q, k [head, token, k_dim], v [head, token, v_dim], `decay` (logarithms) and beta [head, token]. Returns what
-    every token reads, [head, token, v_dim]; `state` [head, k_dim, v_dim] is moved on in place."""
+    every token reads, [head, token, v_dim]; advances `state` [head, k_dim, v_dim] in place."""
     import torch
 
     out = torch.empty_like(v)

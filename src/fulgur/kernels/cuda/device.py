@@ -24,7 +24,7 @@ class Gpu:
     shared: int  # bytes a CTA may have
     cooperative: bool = True  # supports cooperative launches
     l2: int = 0
-    bandwidth: float = 0.0  # bytes a second, from memory clock and bus width; reads reach 90 to 95% of it
+    bandwidth: float = 0.0  # bytes per second, from memory clock and bus width; reads reach 90 to 95% of it
     driver: tuple[int, int] = (0, 0)  # the CUDA version that the driver speaks
 
     @property
@@ -39,7 +39,7 @@ class Gpu:
 
 
 def survey() -> list[Gpu]:
-    """Every GPU the driver shows, asked without torch; a FulgurError when there is no driver or no GPU."""
+    """Every GPU that the driver shows, without torch; a FulgurError if there is no driver or no GPU."""
     try:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError:
@@ -91,7 +91,7 @@ def survey() -> list[Gpu]:
 
 
 def probe(index: int = 0) -> Gpu:
-    """GPU `index`, with a PyTorch that can use it; a FulgurError says what is missing."""
+    """GPU `index`, if there is a PyTorch that can use it; a FulgurError says what is missing."""
     gpus = survey()
     if index >= len(gpus):
         raise FulgurError(f"there is no GPU {index}; {len(gpus)} found", hint="They are counted from 0.")
@@ -152,7 +152,7 @@ class Module:
         self._configs: dict[tuple[int, int, int, int, bool, bool], Any] = {}
 
     def function(self, name: str, shared: int) -> Any:
-        """The kernel, which may be launched with as much shared memory from now on."""
+        """The kernel, which may be launched with this much shared memory from now on."""
         cu = self._cu
         found, allowed = self._functions.get(name, (None, -1))
         if found is None:

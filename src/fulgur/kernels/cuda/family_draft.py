@@ -1,8 +1,8 @@
-"""The model's own drafting head (MTP) on the GPU: what it has still to see of every sequence, and its guesses.
+"""What the model's own drafting head (MTP) on the GPU has still to see of every sequence.
 
 Slot t of the head's keys and values holds token t with the model's hidden state at t - 1, so it depends on the tokens
 up to t only. Hidden states wait in a ring on the device; the head catches up when a draft is wanted, when too many
-wait, or when a sequence is let go. Slot 0 has no hidden state and is left out.
+wait, or when a sequence is released. Slot 0 has no hidden state and is left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DraftLogs:
         self._stream, self._see = stream, see
 
     def begin(self, slot: int, position: int, tokens: list[int], table: Int) -> None:
-        """The model is about to compute `tokens`; what was known from `position` on is forgotten."""
+        """Before the model computes `tokens`: drop what was known from `position` on."""
         log = self._logs[slot]
         if position == 0 or not log.first <= position <= log.end:
             self._logs[slot] = log = _Log(position, [], position + 1)
@@ -60,7 +60,7 @@ class DraftLogs:
         log.first, log.tokens = log.first + max(drop, 0), [*log.tokens[max(drop, 0) :], *tokens]
 
     def made(self, slot: int, position: int, tokens: list[int]) -> None:
-        """What a run computed from `position` on, for which `begin` made room."""
+        """Note the tokens that a run computed from `position` on, for which `begin` made room."""
         log = self._logs[slot]
         log.tokens[position - log.first :] = tokens
 
@@ -75,7 +75,7 @@ class DraftLogs:
         return log.first < position <= log.end
 
     def catch_up(self, slot: int, table: Int, end: int | None = None) -> None:
-        """Let the head see what waits, up to `end`."""
+        """Run the head over the waiting slots, up to `end`."""
         log = self._logs[slot]
         end = log.end if end is None else min(end, log.end)
         first, log.done = log.done, max(log.done, end)

@@ -1,4 +1,4 @@
-"""The CUDA graphs of the general driver, captured when they are first wanted.
+"""The CUDA graphs of the general driver, captured at their first use.
 
 hidden   a step over the rows, without the output head
 logits   the same with it
@@ -21,7 +21,7 @@ class FamilyGraphs:
         self._captured: dict[tuple[str, int], Any] = {}
 
     def warm(self) -> None:
-        """Load every kernel, which a capture cannot: each once, with the most shared memory that it will have. The
+        """Load every kernel, which a capture cannot do: each once, with the most shared memory that it will need. The
         step has no rows yet, so they return at once."""
         names = ("logits", "guess") if self._step.config.draft_vocab else ("logits",)
         largest: dict[str, Launch] = {}
@@ -33,7 +33,7 @@ class FamilyGraphs:
         self.stream.synchronize()
 
     def replay(self, name: str, rows: int) -> None:
-        """Queue one."""
+        """Queue a graph."""
         import torch
 
         rows = 1 if rows == 1 else self._step.plan.rows

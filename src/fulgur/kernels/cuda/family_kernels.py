@@ -68,7 +68,7 @@ class FamilyKernels:
         self._modules = {name: Module(cubin) for name, cubin in cubins.items()}
 
     def run(self, launch: Launch) -> None:
-        """Launch it, or have it captured."""
+        """Launch it, or add it to the graph that is being captured."""
         name = launch.name
         short = name.split("_", 2)[2] if name.startswith("gemv_") else "family"
         self._modules[short].launch(

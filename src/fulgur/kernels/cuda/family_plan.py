@@ -1,7 +1,7 @@
 """The matrices, vectors and buffers of a model of any family, for the general driver.
 
 Layers may differ, so every matrix has its own place in the arena. Experts of a layer are copies of one matrix; a shared
-expert is one copy more, which every row chooses. Names are those of `model.tensors`.
+expert is one more copy, which every row chooses. Names are those of `model.tensors`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fulgur.model.family import DELTA
 from fulgur.model.tensors import MTP, layer_names, tensor_shapes, vector_plans
 
 ROWS = 8  # of a step, at most: the columns of the matrix instruction
-COLUMNS = 32  # of a state that a CTA has
+COLUMNS = 32  # columns of a state per CTA
 WARPS = 16  # of a product's CTA
-ROOM, PAD, PARTS = 3136, 32, 1 << 15  # of a product's shared memory: its record, columns between rows, least for sums
+ROOM, PAD, PARTS = 3136, 32, 1 << 15  # of a product's shared memory: its record, padding of rows, minimum for sums
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class Weights:
 class FamilyPlan:
     config: ModelConfig
     ctas: int
-    rows: int  # at most so many in one pass
+    rows: int  # at most this many in one pass
     matrices: dict[str, Matrix]
     vectors: dict[str, tuple[int, int]]  # by name: where in the small vectors it begins, and its length
     arena_bytes: int
-    decode: Plan | None = None  # the same weights where they lie, for the decode kernels; None: they cannot have them
+    decode: Plan | None = None  # of the same weights, in place, for the decode kernels; None: they cannot use them
 
     @property
     def choices(self) -> int:
-        """Feed-forward networks that a row uses: its experts and a shared one, or a dense one."""
+        """How many feed-forward networks a row uses: its experts and a shared one, or a dense one."""
         c = self.config
         return c.experts_per_token + (c.d_shared > 0) if c.n_experts else 1
 
     @property
     def width(self) -> int:
-        """Of a feed-forward network's hidden values, in whole blocks."""
+        """The width of a feed-forward network's hidden values, in whole blocks."""
         return -(-max(self.config.d_expert, self.config.dense_width) // BLOCK) * BLOCK
 
     @property
@@ -65,12 +65,12 @@ class FamilyPlan:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Of the model itself, without the drafting head."""
+        """Bytes of weights of the model itself, without the drafting head."""
         return sum(m.bytes_per_row for name, m in self.matrices.items() if not name.startswith(MTP))
 
     @property
     def state_floats(self) -> int:
-        """Of one delta layer of one sequence; 0: there is none."""
+        """Floats of the state of one delta layer for one sequence; 0: there is none."""
         d = self.config.delta
         if d is None or DELTA not in self.config.kinds:
             return 0
@@ -97,12 +97,12 @@ class FamilyPlan:
 
     @property
     def slot_bytes(self) -> int:
-        """The recurrent state of one sequence."""
+        """Bytes of the recurrent state of one sequence."""
         return 4 * self.delta_layers * self.state_floats
 
 
 def check(config: ModelConfig) -> None:
-    """Refuse, by name, what the kernels cannot compute."""
+    """Refuse what the kernels cannot compute, and name it."""
     config.require(FEATURES, "the GPU engine")
 
     def refuse(unless: bool, what: str) -> None:
@@ -125,8 +125,8 @@ def check(config: ModelConfig) -> None:
 def make_family_plan(
     config: ModelConfig, weights: Weights, *, ctas: int = 132, shared: int = 227 << 10, decode: Plan | None = None
 ) -> FamilyPlan:
-    """Lay a model out for a GPU of `ctas` multiprocessors with `shared` bytes of shared memory for a CTA. Matrices of
-    `decode` come first, as that plan has them; those that only the general driver reads follow."""
+    """Lay out a model for a GPU of `ctas` multiprocessors with `shared` bytes of shared memory per CTA. Matrices of
+    `decode` come first, as that plan places them; those that only the general driver reads follow."""
     check(config)
     matrices: dict[str, Matrix] = {}
     offset = 0 if decode is None else decode.arena_bytes
@@ -202,8 +202,8 @@ def _most_rows(matrices: dict[str, Matrix], shared: int) -> int:
 
 
 def _cost(m: Matrix, ctas: int) -> tuple[float, int]:
-    """Blocks that the busiest warp multiplies for one row, in the groups that it loads together (gemv.cuh), and what
-    rounds and reductions add."""
+    """Blocks that the busiest warp multiplies for one row, in the groups that it loads together (gemv.cuh), plus the
+    cost of rounds and reductions."""
     units = m.tiles * (m.chosen if not m.joined else 1)
     tasks = -(-units // ctas) * m.kw * (m.chosen if m.joined else 1)
     group = 1 if m.format.name == "bf16" else 2
@@ -225,7 +225,7 @@ def _vectors(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def bias_rows(config: ModelConfig, value: np.ndarray) -> np.ndarray:
-    """Biases of gates and ups, expert by expert, in the order of the rows of their matrix: 8 of each by turns."""
+    """Biases of gates and ups, expert by expert, in the order of the rows of their matrix: 8 of each in turn."""
     pairs = value.reshape(config.n_experts, 2, config.d_expert)
     short = -config.d_expert % 8
     padded = np.pad(pairs, ((0, 0), (0, 0), (0, short))).reshape(config.n_experts, 2, -1, 8)

@@ -32,7 +32,7 @@ AT_ONCE = 1 << 27  # weights of experts that are unpacked together: 256 MB in bf
 
 
 class FamilyPrefill:
-    """`rope` [context, cos + sin]; `query_scale` [context], or None where a family has none."""
+    """`rope` [context, cos + sin]; `query_scale` [context], or None if the family has none."""
 
     def __init__(
         self, weights: FamilyWeights, kv: KvCache, rope: Any, query_scale: Any | None, states: FamilyStates | None
@@ -53,12 +53,12 @@ class FamilyPrefill:
         return _whole(self.parts(tokens, position, table, None if self.states is None else self.states.held[slot]))
 
     def see(self, tokens: torch.Tensor, hidden: torch.Tensor, position: int, table: torch.Tensor) -> None:
-        """The drafting head's keys and values of `tokens`, with the hidden states before them."""
+        """Store the drafting head's keys and values of `tokens`, given the hidden states before them."""
         _whole(self.see_parts(tokens, hidden, position, table))
 
     def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor, state: Any | None) -> Parts:
-        """`run` half a layer at a time, by turns what mixes tokens and the feed-forward network: steps of other
-        sequences may run in between. `state` is that of the recurrent layers, a slot's or a copy of it."""
+        """Like `run`, but half a layer at a time, the token mixer and the feed-forward network in turn, so that steps
+        of other sequences may run in between. `state` is that of the recurrent layers, a slot's or a copy of it."""
         x = self.weights.embed[tokens].float()
         for i, kind in enumerate(self.config.kinds):
             x = yield from self._layer(f"layers.{i}.", kind, x, position, table, state)
@@ -143,7 +143,7 @@ class FamilyPrefill:
     def _attend(
         self, to: str, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, position: int, window: int
     ) -> torch.Tensor:
-        """A few rows at a time, each over the keys that it may see: with a window those are few."""
+        """Attend a few rows at a time, each over the keys that it may see: with a window those are few."""
         import torch
 
         c, n = self.config, len(q)
@@ -226,7 +226,7 @@ class FamilyPrefill:
         return out
 
     def _routed(self, to: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The experts of every row, their shares, and the logits, of which the one behind is the shared expert's."""
+        """The experts of every row, their routing weights, and the logits, the last of which is the shared expert's."""
         c = self.config
         logits = self._times(x, to + "router")
         chosen_of = logits[:, : c.n_experts]
@@ -261,7 +261,7 @@ class FamilyPrefill:
 
 
 def _whole(parts: Parts) -> torch.Tensor:
-    """All of them, one after the other; what they end with."""
+    """Run all parts, one after the other, and return their result."""
     while True:
         try:
             next(parts)

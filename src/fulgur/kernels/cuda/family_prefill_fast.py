@@ -1,6 +1,7 @@
-"""Prompts of any family on Hopper: products straight from the packed weights, delta nets and experts by own kernels.
+"""Prompts of any family on Hopper: products straight from the packed weights, and our own kernels for delta nets and
+experts.
 
-The plain path (`family_prefill.py`) computes the same. Rows are sorted by expert once a layer, a shared expert counts
+The plain path (`family_prefill.py`) computes the same. Rows are sorted by expert once per layer, a shared expert counts
 as one more that every row chose, and nothing waits for the host.
 """
 
@@ -37,7 +38,7 @@ from fulgur.model.tensors import MTP
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 8192  # rows of a prompt at once, where memory holds them
+CHUNK = 8192  # rows of a prompt at once, if they fit into memory
 LEAST = 512
 DELTA_CHUNK, MOST_DIM, SCAN_COLUMNS = 64, 128, 32  # of delta_prefill.cu
 SOLVE_BYTES = 4 * (2 * DELTA_CHUNK * (MOST_DIM + 4) + DELTA_CHUNK * (DELTA_CHUNK + 4) + 4 * DELTA_CHUNK)
@@ -66,7 +67,7 @@ def prefill_for(
     weights: FamilyWeights, kv: KvCache, rope: Any, query_scale: Any | None, states: FamilyStates | None, gpu: Gpu,
     stream: Any,
 ) -> FamilyPrefill:  # fmt: skip
-    """The fastest path that this GPU has for the model."""
+    """The fastest path for the model on this GPU."""
     plan = weights.plan
     if not gpu.wgmma or not possible(plan):
         return FamilyPrefill(weights, kv, rope, query_scale, states)
@@ -74,7 +75,7 @@ def prefill_for(
 
 
 def possible(plan: FamilyPlan) -> bool:
-    """Whether the kernels have these shapes."""
+    """Whether the kernels support these shapes."""
     d = plan.config.delta
     if d is not None and (d.k_dim % 32 or max(d.k_dim, d.v_dim) > MOST_DIM or d.v_dim % 2):
         return False
@@ -82,7 +83,7 @@ def possible(plan: FamilyPlan) -> bool:
 
 
 def _used(plan: FamilyPlan) -> dict[str, Matrix]:
-    """The matrices of prompts: not the heads, which only see last rows."""
+    """The matrices that prompts need: not the heads, which only see last rows."""
     return {name: m for name, m in plan.matrices.items() if not name.endswith("head")}
 
 
@@ -124,7 +125,7 @@ class FastFamilyPrefill(FamilyPrefill):
 
     @property
     def chunk(self) -> int:
-        """As many rows as half of the free memory holds."""
+        """Rows of a prompt at once: as many as half of the free memory holds."""
         import torch
 
         c, free = self.config, torch.cuda.mem_get_info()[0]
@@ -143,7 +144,7 @@ class FastFamilyPrefill(FamilyPrefill):
     def _mix(
         self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, state: Any
     ) -> torch.Tensor:  # fmt: skip
-        """`x` is moved on in place."""
+        """Updates `x` in place."""
         projected = self._normed_times(x, to + "attn_norm", to + "qkv")
         if kind == DELTA:
             mixed = self._delta(to, x, projected, position, state)
@@ -161,7 +162,7 @@ class FastFamilyPrefill(FamilyPrefill):
             self._add_network(to, x)
         return x
 
-    # Products. Operands lie in the order that packed products read, or as they are where the library multiplies.
+    # Products. Operands are in the order that packed products read, or in plain order where the library multiplies.
 
     def _by_library(self, name: str, n: int) -> bool:
         m = self.plan.matrices[name]
@@ -186,7 +187,7 @@ class FastFamilyPrefill(FamilyPrefill):
         return out
 
     def _widened(self, name: str) -> torch.Tensor:
-        """For the library, whole blocks of columns."""
+        """The matrix in bf16 for the library, in whole blocks of columns."""
         if self._wide is None:
             dense = [m for m in _used(self.plan).values() if m.copies == 1]
             self._wide = self._empty(max(m.tiles * TILE * m.copy_blocks * BLOCK for m in dense))
@@ -258,8 +259,8 @@ class FastFamilyPrefill(FamilyPrefill):
 
     @staticmethod
     def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[1, token, head, dimension]; the causal mask ends at the last key. And the logarithms of the sums of
-        exponentials, [1, head, token]."""
+        """[1, token, head, dimension]; the causal mask is aligned to the last key. Also returns the logarithms of the
+        sums of exponentials, [1, head, token]."""
         import torch
 
         sides = {"window_size_left": window - 1, "window_size_right": 0} if window else {}
@@ -359,14 +360,14 @@ class FastFamilyPrefill(FamilyPrefill):
             tile_count=count, out_stride=c.d_model,
         ))  # fmt: skip
         kernels.run(kernels.rows("combine_rows", Combine, n, y=y, place=place, x=x, width=c.d_model, top=top))
-        if c.traits.expert_bias:  # of down: times the share, as h is
+        if c.traits.expert_bias:  # of down: times the routing weight, like h
             shares = torch.zeros((n, c.n_experts), dtype=torch.float32, device=x.device)
             shares.scatter_(1, chosen.view(n, top).long(), share.view(n, top))
             x += shares @ self._vector(to + "experts.down_bias").reshape(c.n_experts, -1)
 
 
 def product_in_float(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """bf16 times bf16, with sums in float32 as they are."""
+    """bf16 times bf16, with sums in float32 that are not rounded."""
     import torch
 
     made: torch.Tensor = torch.mm(x, matrix.T, out_dtype=torch.float32)

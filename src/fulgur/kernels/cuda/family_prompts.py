@@ -1,8 +1,8 @@
-"""Chunks of prompts of any family on the device: recurrent states and the drafting head go with them.
+"""Chunks of prompts of any family on the device, with the recurrent states and the drafting head.
 
-A chunk is computed on a copy of its sequence's state, which takes the place of the state when all of it is queued. So
-steps of other sequences may come between its parts, and a chunk that is left, or for which memory is short, leaves its
-sequence as it was.
+A chunk is computed on a copy of its sequence's state, which replaces the state once the whole chunk is queued. So steps
+of other sequences may run between its parts, and a chunk that is dropped, or runs out of memory, leaves its sequence as
+it was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fulgur.kernels.cuda.plan import HIDDEN
 
 Int = npt.NDArray[np.int32]
 
-LEAST = 16  # rows that are worth it
+LEAST = 16  # fewer rows are not worth it
 
 
 class FamilyPrompts:
@@ -30,7 +30,7 @@ class FamilyPrompts:
         self.prefill, self._states, self._drafts, self._stream = prefill, states, drafts, stream
 
     def rows(self, tokens: Int, position: int, table: Int, slot: int) -> int:
-        """Queue a chunk. How many of its rows: fewer, where memory is short, or none."""
+        """Queue a chunk; returns how many of its rows: fewer if memory is short, or none."""
         import torch
 
         n = len(tokens)
@@ -46,7 +46,7 @@ class FamilyPrompts:
         return 0
 
     def begin(self, tokens: Int, position: int, table: Int, slot: int) -> Generator[None]:
-        """A chunk in parts: whoever takes the next queues it. The device is idle now, and need not be later."""
+        """A chunk in parts: each `next` queues one. The device is idle now; later it need not be."""
         import torch
 
         device = self.prefill.kv.device
@@ -79,7 +79,7 @@ class FamilyPrompts:
             self._states.computed(slot, end, state)
 
     def _see(self, tokens: Any, hidden: Any, position: int, table: Any, slot: int) -> Generator[None]:
-        """The drafting head sees each token with the hidden state before it, if that is known."""
+        """Run the drafting head on each token with the hidden state before it, if that is known."""
         import torch
 
         assert self._drafts is not None

@@ -1,9 +1,9 @@
 """The GPU runtime for models of any family: the interface of `engine.runtime`, over the general driver.
 
-A step of up to 8 rows is one CUDA graph of a kernel a part of a layer (`family_step.py`); more rows are passes, and a
-long run of prompt tokens is prefilled at once (`family_prefill.py`). Tokens are chosen on the device
-(`sampling.py`), in runs without the host. Where the decode kernels have the model too (`decode.py`), they take steps
-and runs of a single sequence.
+A step of up to 8 rows is one CUDA graph with one kernel per part of a layer (`family_step.py`); more rows take several
+passes, and a long run of prompt tokens is prefilled at once (`family_prefill.py`). Tokens are chosen on the device
+(`sampling.py`), in runs without the host. If the decode kernels can run the model too (`decode.py`), they take the
+steps and runs of a single sequence.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
 PREFILL_FROM = 64  # rows of a prompt that are prefilled at once
-RUN = 64  # tokens of a run where layers have states: what a stop may have to compute again
+RUN = 64  # tokens of a run if layers have states: a stop may have to compute them again
 SLOTS, SNAPSHOTS = 8, 16
 
 
@@ -60,8 +60,8 @@ class FamilyRuntime:
         self, weights: FamilyWeights, *, kv_blocks: int, kv_dtype: str = "bf16", gpu: Gpu | None = None,
         slots: int = SLOTS, snapshots: int = SNAPSHOTS,
     ) -> None:  # fmt: skip
-        """`kv_dtype`: how keys and values are kept (kv_cache.py). `slots` sequences may run at the same time, and
-        `snapshots` states be kept, where layers have a state."""
+        """`kv_dtype`: how keys and values are stored (kv_cache.py). If layers have a state, up to `slots` sequences may
+        run at once, and `snapshots` states can be kept."""
         import torch
 
         self._torch, self.gpu = torch, gpu or probe()
@@ -140,7 +140,7 @@ class FamilyRuntime:
         )  # fmt: skip
 
     def choose_alone(self) -> None:
-        """Try both ways of a sequence that is alone, and keep the better one (alone.py). Nothing may run yet."""
+        """Try both ways to run a single sequence, and keep the better one (alone.py). Nothing may run yet."""
         if (decode := self._decode) is None or self.max_context < ROOM:
             return
         by_decode, self._decode = trial(self), None
@@ -187,7 +187,7 @@ class FamilyRuntime:
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
         choices: Sequence[RowChoice | None],
     ) -> tuple[Int, list[Told | None]]:  # fmt: skip
-        """As `step`; the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
+        """Like `step`, but the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
         return self._step(tokens, positions, sequences, tables, logit_rows, choices, None)
 
     def _step(
@@ -228,7 +228,7 @@ class FamilyRuntime:
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, decode: Decode | None,
         chosen: list[tuple[int, RowChoice | None]],
     ) -> None:  # fmt: skip
-        """A pass, and the choice of the tokens that are wanted."""
+        """Queue a pass, and the choice of the tokens that are wanted."""
         self._pass(tokens, positions, sequences, tables, decode, bool(chosen))
         if chosen:
             self._sampler.choose(chosen, (self._logits if decode is None else decode.logits).data_ptr())
@@ -236,8 +236,8 @@ class FamilyRuntime:
     def _before_long(
         self, positions: Int, sequences: Int, tables: Int, logit_rows: Int, begin: int, most: int
     ) -> dict[int, npt.NDArray[np.int64]]:
-        """The sequences, with their rows, that more than one pass of `most` rows computes and that may turn out to be
-        right in the first of them only: what their states are is kept."""
+        """Keep the states of sequences that take more than one pass of `most` rows and may be right only in the first.
+        Returns these sequences with their rows."""
         if self.states is None:
             return {}
         long: dict[int, npt.NDArray[np.int64]] = {}
@@ -254,7 +254,7 @@ class FamilyRuntime:
     def _pass(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, decode: Decode | None, head: bool
     ) -> None:  # fmt: skip
-        """Queue a pass over a few rows; by the decode kernels if they are those of one sequence."""
+        """Queue a pass over a few rows; `decode`: the decode kernels, if all rows belong to one sequence."""
         used, starts = np.unique(sequences, return_index=True)
         if self.states is not None:
             for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
@@ -273,7 +273,7 @@ class FamilyRuntime:
         self.graphs.replay("logits" if head else "hidden", len(tokens))
 
     def _upload(self, tokens: Int, positions: Int, sequences: Int, tables: dict[int, Int]) -> None:
-        """The rows of the next step: written to pinned memory, then copied. The device is idle."""
+        """Upload the rows of the next step: written to pinned memory, then copied. The device is idle."""
         torch, n, record = self._torch, len(tokens), self._record
         places = {sequence: place for place, sequence in enumerate(tables)}
         with torch.cuda.stream(self._stream):
@@ -289,7 +289,7 @@ class FamilyRuntime:
             self._rows.copy_(self._staged, non_blocking=True)
 
     def draft(self, token: int, position: int, sequence: int, tables: Int, length: int) -> list[int]:
-        """See `engine.runtime.DraftingRuntime`. Guesses follow each other on the device, as tokens of a run do."""
+        """See `engine.runtime.DraftingRuntime`. Guesses are chained on the device, like the tokens of a run."""
         assert self._drafts is not None and self._draft_sampler is not None
         if not self._drafts.knows(sequence, position):
             return []
@@ -319,13 +319,13 @@ class FamilyRuntime:
             self._synchronize()
 
     def _begin_run(self, token: int, position: int, slot: int, table: Int) -> None:
-        """One row, which the device moves on."""
+        """Upload one row, which the device then advances."""
         ctypes.memset(self._mail.data_ptr(), 0, 16)
         first, at, sequence = (np.array([value], np.int32) for value in (token, position, slot))
         self._upload(first, at, sequence, {slot: table})
 
     def _run_addresses(self) -> dict[str, int]:
-        """What the sampler sets up the next step of a run with."""
+        """The addresses with which the sampler sets up the next step of a run."""
         rows, fields = self._rows.data_ptr(), ("token", "position", "first", "produced", "done")
         found = {f"state_{name}": rows + getattr(StepRows, name).offset for name in fields}
         return {**found, "counter": self._unused.data_ptr(), "mailbox": self._mail.data_ptr()}
@@ -334,7 +334,7 @@ class FamilyRuntime:
         self, token: int, position: int, table: Int, stop: Collection[int], limit: int,
         sampling: Sampling | None = None, slot: int = 0,
     ) -> TokenStream:  # fmt: skip
-        """Let the device go on by itself: see `engine.runtime.StreamingRuntime`. `slot` is the sequence's."""
+        """Let the device decode by itself: see `engine.runtime.StreamingRuntime`. `slot` is the sequence's."""
         row = np.ascontiguousarray(table, np.int32)
         if not 0 < limit <= RING:
             raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
@@ -381,7 +381,7 @@ class FamilyRuntime:
         return sampled_stream(box, ring, self._sampler, step, grammar, limit, self._busy, ended)
 
     def _compute_again(self, slot: int, position: int, tokens: list[int], table: Int) -> None:
-        """Tokens of a run, whose keys and values are there already: for the states after them."""
+        """Compute tokens of a run again, for the states after them; their keys and values exist already."""
         every = np.array(tokens, np.int32)
         tables = np.tile(table, (slot + 1, 1))
         most = self.plan.rows if self._decode is None else self._decode.plan.rows
@@ -392,7 +392,7 @@ class FamilyRuntime:
             self._synchronize()
 
     def _leading(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
-        """How many leading rows, a long run of one prompt without logits, were prefilled at once."""
+        """Prefill the leading rows at once, if they are a long run of one prompt without logits; returns how many."""
         n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
         n = min(n, int((sequences == sequences[0]).sum()))
         if n < self.prefill_from:
@@ -403,7 +403,7 @@ class FamilyRuntime:
         return done
 
     def begin_prefill(self, tokens: Int, position: int, table: Int, slot: int = 0) -> PrefillRun:
-        """The next tokens of a prompt, from `position` on, in parts: see `PrefillRun`."""
+        """Compute the next tokens of a prompt, from `position` on, in parts: see `PrefillRun`."""
         zeros = np.zeros(len(tokens), np.int32)
         positions = np.arange(position, position + len(tokens), dtype=np.int32)
         tokens, row = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(table, np.int32)

@@ -1,9 +1,9 @@
-"""Recurrent states on the GPU: one a slot, which steps move on, and copies of them (`engine.states.StateStore`).
+"""Recurrent states on the GPU: one per slot, which steps advance, and copies of them (`engine.states.StateStore`).
 
 A slot holds S of every delta layer as of the first row of the last step, and a log of that step's rows
-(csrc/family.cu). So a step may begin at any row of the last one, or behind it. A run of the device's loop, and a draft
-of more rows than a pass has, leave only their last pass behind; a copy from before and their own tokens bring any of
-their positions back.
+(csrc/family.cu). So a step may begin at any row of the last one, or after it. A run of the device's loop, and a draft
+of more rows than a pass has, leave only their last pass in the slot; a copy from before and their tokens restore any of
+their positions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Int = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class LayerState:
-    """Views of what a slot holds of one layer (`Delta` of csrc/family.cu)."""
+    """Views of one layer's part of a slot (`Delta` of csrc/family.cu)."""
 
     state: Any  # [value head, k_dim, v_dim]
     inputs: Any  # [LOG, channels], by position
@@ -36,7 +36,7 @@ class LayerState:
 
 @dataclass(frozen=True)
 class _Run:
-    """Passes that can be taken back: where they began, the state before them, their tokens from there on."""
+    """Passes that can be undone: where they began, the state before them, their tokens from there on."""
 
     position: int
     known: int
@@ -47,7 +47,7 @@ class _Run:
 
 class FamilyStates:
     """Copies are queued on `stream`, between the steps. `replay(slot, position, tokens, table)` computes tokens again,
-    from a position on. What the drafting head has to see (`drafts`) goes with the states."""
+    from a position on. What the drafting head has still to see (`drafts`) is saved and restored with the states."""
 
     def __init__(
         self, plan: FamilyPlan, slots: int, snapshots: int, device: Any, stream: Any,
@@ -67,7 +67,7 @@ class FamilyStates:
         self._saved: dict[int, tuple[int, int]] = {}  # by snapshot: known, end
         self._stream, self._replay, self._drafts = stream, replay, drafts
         self._runs: dict[int, _Run] = {}  # by slot
-        self._copies = [torch.zeros_like(self.held[0])]  # for runs; more are made where several drafts are long
+        self._copies = [torch.zeros_like(self.held[0])]  # for runs; more are made if several drafts are long
 
     @property
     def nbytes(self) -> int:
@@ -78,12 +78,12 @@ class FamilyStates:
         if position:
             self._go_to(slot, position, table)
         run = self._runs.get(slot)
-        if run is not None and run.tokens:  # it is over, and nobody goes back behind this step
+        if run is not None and run.tokens:  # it is over, and nothing goes back to before this step
             self._forget(slot)
         self._known[slot], self._end[slot] = position, position + rows
 
     def views(self, state: Any, layer: int) -> LayerState:
-        """Of one slot's state (`held[slot]`, or a copy of it)."""
+        """Views of one slot's state (`held[slot]`, or a copy of it)."""
         d, at, flat = self._shape, 0, state[layer]
 
         def take(*shape: int) -> Any:
@@ -97,7 +97,7 @@ class FamilyStates:
         return LayerState(state, inputs, keys, log[:, : d.values], log[:, d.values :])
 
     def settle(self, slot: int, position: int, table: Int) -> None:
-        """Add what the log holds to S, up to `position`: prefill goes on from there."""
+        """Add the log to S, up to `position`: prefill continues from there."""
         if position:
             self._go_to(slot, position, table)
             for layer in range(self._layers if self._known[slot] < position else 0):
@@ -110,14 +110,14 @@ class FamilyStates:
         self._set(slot, position, position)
 
     def computed(self, slot: int, position: int, state: Any | None = None) -> None:
-        """Prefill has brought a slot's S up to date itself, or a copy, which becomes the slot's."""
+        """After prefill has updated a slot's S, or a copy of it, which becomes the slot's."""
         if state is not None:
             self._copy(state, self.held[slot])
         self._set(slot, position, position)
 
     def before_runs(self, begins: dict[int, int], tables: dict[int, Int]) -> None:
-        """Keep what runs begin with; by slot, their positions and tables. Those of other slots stay: their sequences
-        may have to go back yet."""
+        """Keep the states that runs begin with; by slot, their positions and tables. Those of other slots stay: their
+        sequences may still have to go back."""
         for slot, position in begins.items():
             if position:
                 self._go_to(slot, position, tables[slot])
@@ -128,14 +128,14 @@ class FamilyStates:
             self._runs[slot] = _Run(position, self._known[slot], before, [], tables[slot].copy())
 
     def after_run(self, slot: int, tokens: list[int]) -> None:
-        """The device's loop computed `tokens`, one by one."""
+        """Note that the device's loop computed `tokens`, one by one."""
         position = self._runs[slot].position
         self.after_passes(slot, tokens)
         if tokens:
             self._known[slot], self._end[slot] = position + len(tokens) - 1, position + len(tokens)
 
     def after_passes(self, slot: int, tokens: list[int]) -> None:
-        """Passes computed `tokens`, each of which said so (`begin`)."""
+        """Note that passes computed `tokens`; each of them called `begin`."""
         self._runs[slot].tokens[:] = tokens
 
     def save(self, slot: int, position: int, snapshot: int) -> None:
@@ -158,7 +158,7 @@ class FamilyStates:
             self._drafts.copy(source, target)
 
     def _room(self) -> Any:
-        """For one more copy. Never filled on another stream: that could happen after the copy."""
+        """Memory for one more copy. Never filled on another stream: that could happen after the copy."""
         import torch
 
         with torch.cuda.stream(self._stream):
@@ -184,8 +184,8 @@ class FamilyStates:
         self._forget(slot)
 
     def _go_to(self, slot: int, position: int, table: Int | None = None) -> None:
-        """Make sure that a step can begin at `position`. `table` is the sequence's as it is now: since the run a block
-        may have been given up for an equal one, and have another owner."""
+        """Make sure that a step can begin at `position`. `table` is the sequence's current one: since the run, a block
+        may have been replaced by an equal one and belong to another sequence."""
         if self._known[slot] <= position <= self._end[slot]:
             return
         run = self._runs.get(slot)

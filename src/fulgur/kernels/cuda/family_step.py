@@ -1,4 +1,4 @@
-"""A step of a model of any family as a list of launches: a kernel a part of a layer (csrc/gemv.cuh, family.cu).
+"""A step of a model of any family as a list of launches: one kernel per part of a layer (csrc/gemv.cuh, family.cu).
 
 Up to 8 rows of one or several sequences. A row has the same bits whatever else is in the step.
 """
@@ -33,14 +33,14 @@ MOST_SPLITS = 64  # of a row's keys
 
 
 def splits(kv_heads: int, ctas: int) -> int:
-    """Of a row's keys: so many that one row fills the GPU about once."""
+    """Splits of a row's keys: as many as let one row fill the GPU about once."""
     most = max(ctas // kv_heads, 1)
     return min(1 << (most.bit_length() - 1), MOST_SPLITS)
 
 
 class FamilyStep:
-    """`rows` is the device's `StepRows`. Where there are recurrent layers, `states` [slot, layer, floats] and `known`
-    [slot]; where there is a drafting head, the ring `hidden`."""
+    """`rows` is the device's `StepRows`. `states` [slot, layer, floats] and `known` [slot] are for recurrent layers,
+    the ring `hidden` is for a drafting head."""
 
     def __init__(
         self, weights: FamilyWeights, rows: Any, tables: Any, kv: KvCache, rope: Any, query_scale: Any | None,
@@ -54,7 +54,7 @@ class FamilyStep:
         self.buffers = self._allocate()
 
     def _allocate(self) -> dict[str, Any]:
-        """Zeros everywhere: columns that nobody writes are multiplied, too."""
+        """Zeros everywhere: columns that are never written are multiplied, too."""
         import torch
 
         c, plan, device = self.config, self.plan, self.weights.arena.device
@@ -119,7 +119,7 @@ class FamilyStep:
         return [*made, self.normed("head", "stored", "final_norm", out=b["logits"], out_stride=c.vocab_size)]
 
     def draft_launches(self, guess: bool, rows: int) -> list[Launch]:
-        """The drafting head: what it stores for its rows, and if it shall `guess`, what it expects after them."""
+        """The drafting head: stores the keys and values of its rows and, with `guess`, computes what follows them."""
         c, b, self._most = self.config, self.buffers, rows
         begin = fill(
             Draft, rows=self._rows, embed=self.weights.embed, hidden=self._hidden, out=b["draft"], width=c.d_model,

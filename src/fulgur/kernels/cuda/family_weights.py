@@ -1,7 +1,7 @@
 """The weights of a model of any family on the GPU: one arena of packed matrices, small vectors, the embedding.
 
-fp8 and MXFP4 checkpoints are kept bit by bit where the plan asks for their format; everything else is widened and
-rounded on the device.
+fp8 and MXFP4 checkpoints are kept bit by bit if the plan wants their format; everything else is converted and rounded
+on the device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
 Prepared = tuple["torch.Tensor", "torch.Tensor | None"]  # what `pack` takes
-AT_ONCE = 1 << 26  # weights of experts that are packed together: a few hundred MB on the device meanwhile
+AT_ONCE = 1 << 26  # weights of experts that are packed together: takes a few hundred MB on the device
 
 
 @dataclass
@@ -45,7 +45,7 @@ class FamilyWeights:
     arena: Any  # uint8
     vectors: Any  # float32
     embed: Any  # bfloat16 [vocab, d]
-    # As the decode kernels have them (hybrid_weights.py): float32; bfloat16 [layer, row of the router or of gates, d].
+    # For the decode kernels (hybrid_weights.py): float32; bfloat16 [layer, row of the router or of gates, d].
     norms: Any | None = None
     side: Any | None = None
 
@@ -75,7 +75,7 @@ def empty(plan: FamilyPlan, device: Any) -> FamilyWeights:
 
 
 def assemble(plan: FamilyPlan, source: TensorSource, device: Any) -> FamilyWeights:
-    """Tensor by tensor: the host never holds a second copy."""
+    """Load tensor by tensor: the host never holds a second copy."""
     out, c = empty(plan, device), plan.config
     for name, rows in {**matrix_plans(c), **plain_plans(c)}.items():
         if name.endswith((".gate_up", ".down")):
@@ -109,7 +109,7 @@ def assemble(plan: FamilyPlan, source: TensorSource, device: Any) -> FamilyWeigh
 def _put_networks(
     out: FamilyWeights, source: TensorSource, to: str, first: int, prefixes: list[str], device: Any
 ) -> None:  # fmt: skip
-    """Feed-forward networks of one shape. Many at once: one by one a model of thousands of experts is launches only."""
+    """Pack feed-forward networks of one shape, many at once: one by one, thousands of experts would be all launches."""
     m, n = out.plan.matrices, len(prefixes)
 
     def prepared(short: str, fmt: Format) -> Prepared:
@@ -123,7 +123,7 @@ def _put_networks(
 
 
 def _tall(values: Any, copies: int, multiple: int, least: int = 0) -> torch.Tensor:
-    """Each of the copies, which lie one below the other, filled up with rows of zeros."""
+    """Pad each of the copies, which are stacked, with rows of zeros."""
     import torch
 
     rows = len(values) // copies
@@ -139,7 +139,7 @@ def _tall(values: Any, copies: int, multiple: int, least: int = 0) -> torch.Tens
 def _put(
     out: FamilyWeights, matrix: Matrix, copy: int, values: torch.Tensor, scale: torch.Tensor | None, copies: int = 1
 ) -> None:  # fmt: skip
-    """A network narrower than the widest of its layer leaves zeros behind itself."""
+    """Pack into the arena. A network narrower than the widest of its layer is padded with zeros."""
     import torch
 
     rows = matrix.tiles * TILE if copies > 1 else 0
@@ -177,7 +177,7 @@ def _stacked(parts: Sequence[Any]) -> torch.Tensor:
 
 
 def _together(source: TensorSource, names: list[str], fmt: Format, device: Any) -> Prepared:
-    """Tensors of one shape in a format, as `pack` takes them, one below the other."""
+    """Tensors of one shape in a format, as `pack` takes them, stacked."""
     import torch
 
     def joined(arrays: list[np.ndarray]) -> torch.Tensor:
@@ -213,7 +213,7 @@ def _row_scales(held: Fp8) -> np.ndarray:
 
 
 def _rounded(wide: torch.Tensor, rows: int, fmt: Format) -> Prepared:
-    """Tensors of so many rows each: where 128 rows share a scale, they must not be those of two tensors."""
+    """Round tensors of `rows` rows each. If 128 rows share a scale, they must not belong to two tensors."""
     if fmt.scales != 2 or rows % BLOCK == 0 or len(wide) == rows:
         return quantise(wide, fmt)
     made = [quantise(part, fmt) for part in wide.split(rows)]
@@ -221,7 +221,7 @@ def _rounded(wide: torch.Tensor, rows: int, fmt: Format) -> Prepared:
 
 
 def torch_of(array: np.ndarray) -> torch.Tensor:
-    """A view of the map where it can be one: the copy to the device is then the only one."""
+    """A view of the map if possible: then the copy to the device is the only one."""
     import torch
 
     with warnings.catch_warnings():
@@ -230,8 +230,8 @@ def torch_of(array: np.ndarray) -> torch.Tensor:
 
 
 def random_weights(plan: FamilyPlan, device: Any, seed: int = 0) -> FamilyWeights:
-    """Random values made directly in packed form, for benchmarks. Their size keeps activations near 1, and layers add
-    little: otherwise all positions of a deep model become alike and every token is the same."""
+    """Random values, generated directly in packed form, for benchmarks. Their size keeps activations near 1, and layers
+    add little: otherwise all positions of a deep model become alike and every token is the same."""
     import torch
 
     out, c = empty(plan, device), plan.config

@@ -1,7 +1,8 @@
 """Steps over a few rows of several sequences: the general driver over the weights of the decode kernels.
 
-Between the decode kernels, where every row reads its own experts, and the kernels for many rows (`batch_step.py`),
-whose tiles are of 32 rows. The packed blocks are the same for all of them, so nothing is stored twice.
+These lie between the decode kernels, where every row reads its own experts, and the kernels for many rows
+(`batch_step.py`), whose tiles hold up to 32 rows of an expert. All of them read the same packed blocks, so nothing is
+stored twice.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from fulgur.kernels.cuda.plan import Plan
 from fulgur.kernels.cuda.prefill_kernels import Launch
 from fulgur.kernels.cuda.weights import GpuWeights
 
-BUCKETS = (2, 4, 8)  # rows that a graph is made for
-ONES = "ones"  # the norm's weight where it is a part of the matrix
+BUCKETS = (2, 4, 8)  # numbers of rows that have a graph
+ONES = "ones"  # the norm's weight if it is already part of the matrix
 
 
 def plan_over(plan: Plan, shared: int) -> FamilyPlan | None:
-    """The general driver's plan of the same weights where they lie; None if its kernels cannot have this model."""
+    """The general driver's plan of the same weights, in place; None if its kernels cannot run this model."""
     c, stride = plan.config, norm_stride(plan)
     try:
         made = make_family_plan(
@@ -54,7 +55,7 @@ def plan_over(plan: Plan, shared: int) -> FamilyPlan | None:
 
 
 class _Step(FamilyStep):
-    """As it is, but for the router: its matrix has the norm's weight in it (`plan.make_plan`)."""
+    """The usual step, except for the router: its matrix contains the norm's weight (`plan.make_plan`)."""
 
     def __init__(self, weights: FamilyWeights, given: StepInput, kv: KvCache, rope: Any) -> None:
         import torch
@@ -70,7 +71,7 @@ class _Step(FamilyStep):
 
 
 class FewStep:
-    """`most` rows at a time."""
+    """Steps of at most `most` rows."""
 
     def __init__(
         self, plan: FamilyPlan, weights: GpuWeights, given: StepInput, kv: KvCache, rope: Any, kernels: FamilyKernels,
@@ -83,12 +84,12 @@ class FewStep:
         self._graphs: dict[int, Any] = {}
 
     def run(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
-        """Queue the step; `logits` has a row for each. `tables` are those of the numbers in `sequences`."""
+        """Queue the step; `logits` has a row for each. `sequences` index `tables`."""
         self._given.upload(tokens, positions, sequences, tables)
         self.again(len(tokens))
 
     def again(self, rows: int) -> None:
-        """Queue a step over the rows that the device knows."""
+        """Queue a step over the rows that are on the device."""
         import torch
 
         bucket = next(size for size in self._graphs if rows <= size)
@@ -96,8 +97,8 @@ class FewStep:
             self._graphs[bucket].replay()
 
     def warm(self) -> None:
-        """Load every kernel, with the most shared memory that it will have, then capture. There are no rows yet, so
-        the kernels return at once."""
+        """Load every kernel, with the most shared memory that it will need, then capture. There are no rows yet, so the
+        kernels return at once."""
         import torch
 
         largest: dict[str, Launch] = {}
@@ -120,7 +121,7 @@ class FewStep:
 
 
 def few_step(weights: GpuWeights, given: StepInput, kv: KvCache, rope: Any, gpu: Gpu, stream: Any) -> FewStep | None:
-    """None where the general driver cannot have the model, or not more than a row of it."""
+    """None if the general driver cannot run the model, or only one row at a time."""
     plan = plan_over(weights.plan, gpu.shared)
     if plan is None or plan.rows < BUCKETS[0]:
         return None

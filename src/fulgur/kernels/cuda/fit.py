@@ -1,5 +1,5 @@
-"""What fits a GPU: rows of a pass into shared memory, tokens of the cache into what is left beside the weights; and
-which kernels have a model."""
+"""What fits a GPU: how many rows of a pass fit into shared memory, how many bytes the cache needs per token, and which
+kernels can run a model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fulgur.kernels.cuda.plan import MAX_ROWS, Plan, make_plan
 from fulgur.model.config import ModelConfig
 from fulgur.model.family import DELTA
 
-HYBRID_ROWS = (4, 2, 1)  # of a pass: with 8 the rings of weights would be short
+HYBRID_ROWS = (4, 2, 1)  # of a pass: with 8 the rings of weights would be too short
 
 
 def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
-    """The plan for as many rows a pass as shared memory holds."""
+    """The plan for as many rows per pass as fit into shared memory."""
     for rows in (MAX_ROWS, 4, 2, 1):
         plan = make_plan(config, weights=weights, head=head, ctas=gpu.multiprocessors, rows=rows)
         try:
@@ -31,7 +31,7 @@ def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Pla
 
 
 def family_plan(config: ModelConfig, weights: Weights, gpu: Gpu) -> FamilyPlan:
-    """The plan of a model of the general driver, with that of the decode kernels where they have its single stream."""
+    """The plan of a model for the general driver, with that of the decode kernels if they can run a single sequence."""
     decode = _hybrid(config, weights, gpu)
     return make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared, decode=decode)
 
@@ -52,5 +52,5 @@ def _hybrid(config: ModelConfig, weights: Weights, gpu: Gpu) -> Plan | None:
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
-    """Keys and values of every layer."""
+    """Bytes of the keys and values of every layer."""
     return bytes_per_token(config.n_layers, config.n_kv_heads, config.head_dim, kv_dtype)

@@ -1,4 +1,4 @@
-"""Steps over rows of several sequences that follow each other on the device: each takes the tokens that the one before
+"""Chained steps over rows of several sequences: each step continues on the device from the tokens that the one before
 chose, so the host reads a step's tokens while the next one runs.
 """
 
@@ -17,11 +17,11 @@ from fulgur.kernels.cuda.together import Together
 if TYPE_CHECKING:
     from fulgur.engine.runtime import RowChoice
 
-PLACES = 2  # steps whose tokens are kept apart
+PLACES = 2  # buffers for the tokens of a step, used in turn
 
 
 class Following:
-    """At most two steps under way: one runs, one waits behind it."""
+    """At most two steps are under way: one runs, the next is queued."""
 
     def __init__(
         self, together: Together, sampler: DeviceSampler, stream: Any, failed: Callable[[RuntimeError], Exception]
@@ -31,14 +31,14 @@ class Following:
         self._together, self._sampler, self._stream, self._failed = together, sampler, stream, failed
         self._events = [torch.cuda.Event(enable_timing=False) for _ in range(PLACES)]
         self._under_way: deque[int] = deque()  # places, in order
-        self._graphs: list[Any] = []  # by place of the tokens that are taken up
+        self._graphs: list[Any] = []  # by the place of the tokens that the next step continues from
         self._way: FewStep | BatchStep | None = None
         self._rows = self._last = self._farthest = 0
 
     def begin(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, choices: Sequence[RowChoice | None]
     ) -> bool:
-        """Queue a step whose every row chooses a token; False if these rows have to run otherwise."""
+        """Queue a step in which every row chooses a token; False if these rows cannot run this way."""
         assert not self._under_way
         way, n = self._together.choose(sequences), len(tokens)
         if way is None or n > way.most or self._together.batch is None:
@@ -52,7 +52,7 @@ class Following:
         return True
 
     def follow(self, tables: Int) -> None:
-        """Queue the same rows once more, one position on."""
+        """Queue the same rows again, one position further."""
         assert self._way is not None and len(self._under_way) < PLACES
         self._farthest += 1
         self._together.given.upload_tables(self._farthest, tables)
@@ -66,7 +66,7 @@ class Following:
         self._queued(self._last)
 
     def take(self) -> list[int]:
-        """Wait for the oldest step; the tokens that its rows chose."""
+        """Wait for the oldest step and return the tokens that its rows chose."""
         place = self._under_way.popleft()
         try:
             self._events[place].synchronize()
@@ -82,7 +82,7 @@ class Following:
         self._under_way.append(place)
 
     def _capture(self, batch: BatchStep) -> list[Any]:
-        """The kernel that takes the tokens of a place up, as a graph: so it is queued as steps are."""
+        """The kernel that sets up a step with the tokens of a place, as a graph: so it is queued like the steps."""
         import torch
 
         made = []

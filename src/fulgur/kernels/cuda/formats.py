@@ -22,7 +22,7 @@ from fulgur.errors import FulgurError
 
 TILE, BLOCK, CHUNK, WARPS = 16, 128, 512, 16
 FEEDERS = 4  # warps that copy weights into the rings of the 16 compute warps
-PREDICTORS = 4  # warps for expert prediction (predict.cuh): two work, but only four together can hand over registers
+PREDICTORS = 4  # warps for expert prediction (predict.cuh): two work, but only four together can give up registers
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Format:
     data: int  # chunks of weights in a block
     record: int  # bytes of scales after them
     groups: int  # scale groups in a block
-    scales: int  # scales of a group: 16, one a row; 2, for rows 0-7 and 8-15 of the tile; 0, none
+    scales: int  # scales of a group: 16, one per row; 2, for rows 0-7 and 8-15 of the tile; 0, none
 
     def piece(self, most: int) -> int:
         """Bytes of weights in a piece of at most `most` chunks; the last piece of a block also carries the record."""
@@ -49,7 +49,7 @@ FORMATS: dict[str, Format] = {
     "fp8-rows": Format("fp8-rows", 2, 4, 64, 1, 16),  # a float32 for every row and 128 columns
     "int4": Format("int4", 3, 2, 32, 1, 16),  # a float16 for every row and 128 columns
     "int4-64": Format("int4-64", 4, 2, 64, 2, 16),  # a float16 for every row and 64 columns
-    # An exponent of a byte for every row and 32 columns, the four of a row together; the general driver only.
+    # A one-byte exponent for every row and 32 columns, the four of a row together; the general driver only.
     "mxfp4": Format("mxfp4", 5, 2, 64, 4, 16),
 }
 GENERAL_ONLY = frozenset({"mxfp4"})  # formats that only the general driver multiplies

@@ -22,15 +22,15 @@ AHEAD, PACE = 192 << 10, 2000
 PREDICTABLE = 512  # experts: the logits of more do not fit the registers of the prediction warp
 PREDICTION_PACE = 1500  # cycles between two pieces of predicted experts (predict.cuh)
 CORE = 144  # bytes of 8 columns of 16 activations for `wgmma` (CORE_BYTES in ptx.cuh)
-# What a profiled step is made of, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
-# counts. Waiting for values counts in the part that needs them.
+# The parts of a profiled step, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
+# counts. Waiting for values counts towards the part that needs them.
 LAYER_PARTS = (
     "norm_qkv", "qkv", "router", "fetch", "project", "softmax", "join", "copy_o", "project_o", "norm_ffn", "route",
     "gate_up", "copy_down", "down",
 )  # fmt: skip
 STEP_PARTS = ("norm_head", "head", "wait_choose", "choose")
 COUNTS = ("wrong_layers", "wrong_experts")
-MARKS = 32  # places of a CTA for these
+MARKS = 32  # places per CTA for these
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Layout:
     record: int  # `Shared`
     attention: int  # scratch of attention
     area: int  # the operand and the scratch of a delta net, or that of attention
-    delta_at: int  # where in the area a delta net's scratch begins: behind the operand, or at 0
+    delta_at: int  # where in the area a delta net's scratch begins: after the operand, or at 0
     runs: int  # at most this many runs in a warp's list
-    tasks: int  # a warp's `Ring` and, for one row and no flat cut, its `Task` for every matrix
+    tasks: int  # a warp's `Ring` and, for one row without a flat cut, its `Task` for every matrix
     rounds: int  # rounds of units whose slices are kept at a time
     folded: int  # slices of the router's fold
     overlap: int  # bytes of attention's scratch that overlap the slices
@@ -128,7 +128,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
     # Fewer than two slots hide no latency: rather use smaller pieces, then fewer rounds of slices at a time.
-    # Only then let a delta net have its scratch where the operand is.
+    # Only then let a delta net's scratch overlap the operand.
     places = (_up(rows * activations.stride), 0) if delta else (0,)
     for delta_at, rounds, chunks in product(places, slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
         slices = (rounds * WARPS + folded) * TILE * 4
@@ -150,7 +150,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
 
 
 def shared_bytes(plan: Plan) -> int:
-    """What is reserved for `Shared`, whose alignment is 16."""
+    """Bytes that are reserved for `Shared`, whose alignment is 16."""
     return _up(_up(sizeof(shared_record(plan)), 16))
 
 
@@ -170,8 +170,8 @@ def _most_rounds(plan: Plan, head: bool = True) -> int:
 
 
 def predicts_experts(plan: Plan, wgmma: bool) -> bool:
-    """Whether the persistent driver predicts experts (predict.cuh): in steps of one row, on GPUs where warps can hand
-    over registers, since the prediction warps would leave too few to the others."""
+    """Whether the persistent driver predicts experts (predict.cuh): in steps of one row, on GPUs where warps can give
+    up registers, since otherwise the prediction warps would leave too few for the others."""
     return plan.moe and plan.rows == 1 and wgmma and plan.config.n_experts <= PREDICTABLE
 
 
@@ -181,7 +181,7 @@ def in_flight(memory: Layout, limit: int) -> int:
 
 
 def _slack(plan: Plan) -> int:
-    """Blocks with scales are no multiple of 128 bytes: the largest offset of a piece within a line."""
+    """The largest offset of a piece within a cache line: blocks with scales are not multiples of 128 bytes."""
     return max(LINE - gcd(m.format.block_bytes, LINE) for m in plan.matrices.values())
 
 

@@ -1,5 +1,6 @@
-"""What the decode kernels read of a hybrid besides the matrices that the general driver has: rows of the router and of
-delta nets' gates with norms' weights in them, the router's fold through `o` (plan.py), small vectors in one stride."""
+"""What the decode kernels read of a hybrid besides the matrices of the general driver: rows of the router and of the
+delta nets' gates, multiplied by the norms' weights; the router's fold through `o` (plan.py); small vectors at one
+stride."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def complete(weights: FamilyWeights) -> None:
-    """Make them from what is there."""
+    """Make them from the weights that are already there, if there is a plan for the decode kernels."""
     import torch
 
     plan = weights.plan.decode
@@ -49,7 +50,7 @@ def _put_vectors(norms: torch.Tensor, weights: FamilyWeights, plan: Plan, layer:
 
 
 def _side_rows(weights: FamilyWeights, plan: Plan, layer: int, kind: str) -> torch.Tensor:
-    """The router and the gate of a shared expert; from which b and a come, or zeros where a layer attends."""
+    """The router with the gate of a shared expert; then the rows that give b and a, or zeros if the layer attends."""
     import torch
 
     to, held, routed = f"layers.{layer}.", weights.plan.matrices, plan.router_rows

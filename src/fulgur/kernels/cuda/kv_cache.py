@@ -1,7 +1,7 @@
 """The KV cache on a GPU: keys and values in bf16, or in 8 bits (csrc/cache.cuh).
 
-In 8 bits a value is an e4m3 code times a power of two, whose exponent the dimensions of a head of a token share. Every
-reader gets the same bf16 out of it, so what a step computes does not depend on which kernel reads or wrote.
+In 8 bits a value is an e4m3 code times a power of two; all dimensions of one head of one token share the exponent.
+Every reader gets the same bf16 out of it, so what a step computes does not depend on which kernel reads or wrote it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ORDER = (0, 2, 1, 3)  # of the codes of four dimensions
 
 
 def check_dtype(dtype: str, gpu: Gpu) -> None:
-    """Refuse what this GPU cannot keep."""
+    """Refuse a type that this GPU cannot store."""
     if dtype not in DTYPES:
         raise FulgurError(f"kv_dtype {dtype!r} is not for a GPU", hint=f"There it is {' or '.join(DTYPES)}.")
     if dtype == "fp8" and gpu.capability < OLDEST:
@@ -33,7 +33,7 @@ def check_dtype(dtype: str, gpu: Gpu) -> None:
 
 
 def told_of(dtype: str) -> str:
-    """For the line that says what was opened: only what is not usual."""
+    """For the line that says what was opened: only what is unusual."""
     return "" if dtype == "bf16" else f", keys and values in {dtype}"
 
 
@@ -63,12 +63,12 @@ class KvCache:
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """By the names of the decode kernels."""
+        """The tensors by the names of the decode kernels."""
         return {"kv": self.held} | ({} if self.exponents is None else {"exponents": self.exponents})
 
     @property
     def layer_bytes(self) -> int:
-        """Of one layer in bf16, as attention of prompts reads it."""
+        """Bytes of one layer in bf16, as attention of prompts reads it."""
         return 2 * self.held[0].numel()
 
     def layer(self, layer: int) -> dict[str, Any]:
@@ -79,14 +79,14 @@ class KvCache:
         return found
 
     def addresses(self) -> dict[str, tuple[int, int]]:
-        """By the same names: the address in layer 0, and the bytes to that in the next."""
+        """By the same names: the address in layer 0, and the bytes to that in the next layer."""
         return {
             name: (tensor.data_ptr(), 2 * tensor.nbytes)  # keys and values of a layer lie side by side
             for name, tensor in self.layer(0).items()
         }
 
     def store(self, layer: int, keys: torch.Tensor, values: torch.Tensor, position: int, table: torch.Tensor) -> None:
-        """Keys and values [token, kv head, head_dim] of consecutive positions."""
+        """Store keys and values [token, kv head, head_dim] of consecutive positions."""
         import torch
 
         here = torch.arange(position, position + len(keys), device=keys.device)
@@ -117,7 +117,7 @@ class KvCache:
                 tensor[:, :, target] = tensor[:, :, source]
 
     def randomize(self) -> None:
-        """Random keys and values at every position: a benchmark decodes after them without a prompt."""
+        """Put random keys and values at every position, so that a benchmark can decode after them without a prompt."""
         import torch
 
         if self.exponents is None:
@@ -142,7 +142,7 @@ def to_fp8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def from_fp8(codes: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
-    """What they stand for, in bf16. Exponent and mantissa of a code, moved into place, are 2^-120 of its value."""
+    """The values in bf16. Exponent and mantissa of a code, shifted into place, give 2^-120 times its value."""
     import torch
 
     plain = codes.unflatten(-1, (-1, 4))[..., ORDER].flatten(-2).int()

@@ -1,4 +1,4 @@
-"""A model folder on a GPU: what is needed for that, in which format, with how large a KV cache."""
+"""Opens a model folder on a GPU: what that needs, in which format, with how large a KV cache."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fulgur.model.stored import Fp8, Mxfp4, Plain
 BITS = {4: "int4", 8: "fp8", 16: "bf16"}
 LEAST_TOKENS = 1024
 USUAL_TOKENS = 65536
-SHARE = 0.9  # of the memory that is free after the weights: the GPU may serve others too
+SHARE = 0.9  # fraction of the memory that is free after the weights: other processes may use the GPU too
 WORKSPACE = 512 << 20  # what the plain prefill needs besides unpacked matrices
 FAMILY_WORKSPACE = 4 << 30  # what prefill of the general driver needs: scores, unpacked experts, rows of a chunk
 
 
 def usable(index: int = 0) -> Gpu:
-    """The GPU, when everything the engine needs to run on it is there; a FulgurError names the first thing missing."""
+    """The GPU, if everything the engine needs to run on it is there; a FulgurError names the first missing thing."""
     gpu = probe(index)
     architecture(gpu.capability)
     load_driver()
@@ -74,9 +74,9 @@ def open_folder(
     index: int = 0,
     drafts: bool = True,
 ) -> Runtime | FamilyRuntime:
-    """`bits` 4, 8 or 16 are int4, fp8 and bf16; None keeps what is stored. `kv_tokens` None: as many as are of use and
-    fit into the memory that is free once the weights are there. `driver` None: persistent, where the GPU can. Families
-    that the decode kernels do not have run by the general driver; `drafts`: with their drafting head."""
+    """`bits` 4, 8 or 16 are int4, fp8 and bf16; None keeps what is stored. `kv_tokens` None: as many as are useful and
+    fit into the memory that is free after loading the weights. `driver` None: persistent, if the GPU can. Families that
+    the decode kernels do not support run on the general driver; `drafts`: with their drafting head."""
     if bits is not None and bits not in BITS:
         raise FulgurError(f"{bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
     config = check_folder(folder)
@@ -117,7 +117,7 @@ def _open_family(
 
 
 def family_formats(source: FolderSource, bits: int | None) -> Weights:
-    """What a checkpoint holds, or `bits`; MXFP4 experts stay what they are unless 16 bits are asked for."""
+    """The formats of a checkpoint, or those of `bits`; MXFP4 experts stay as they are unless `bits` is 16."""
     config = source.config
 
     def format_of(name: str) -> str:
@@ -139,7 +139,7 @@ def family_formats(source: FolderSource, bits: int | None) -> Weights:
 
 
 def state_slots(plan: FamilyPlan, free: int) -> tuple[int, int]:
-    """Recurrent states of running sequences, and snapshots of them: at most a quarter of the memory that is left."""
+    """How many recurrent states of running sequences and snapshots to hold: at most a quarter of the free memory."""
     if not plan.slot_bytes:
         return SLOTS, 0
     fit = int(free // 4 // plan.slot_bytes) - 1
@@ -157,7 +157,7 @@ def kv_blocks(plan: Plan, tokens: int | None, kv_dtype: str, free: int) -> int:
 
 
 def _blocks(size: int, prefill: int, tokens: int | None, context: int, free: int) -> int:
-    """`size`: bytes of a token; `prefill`: bytes that prompts need besides."""
+    """Blocks of the KV cache. `size`: bytes per token; `prefill`: bytes that prompts need besides."""
     room = int((free - prefill) * SHARE)
     fits = max(room // (size * KV_BLOCK), 0) * KV_BLOCK
     least = LEAST_TOKENS if tokens is None else tokens

@@ -1,4 +1,4 @@
-"""Matrices into the layout of `formats.py` and back, with torch on the tensor's own device."""
+"""Packs matrices into the layout of `formats.py` and unpacks them, with torch on the tensor's own device."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def record_type(fmt: Format) -> Any:
 
 
 def codes_value(codes: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Signed MXFP4 codes -7..7 as the numbers of `E2M1`, by arithmetic: a look-up would need indices of 8 bytes. (A
+    """Signed MXFP4 codes -7..7 as the numbers of `E2M1`, by arithmetic: a table lookup would need 8-byte indices. (A
     negative zero is a zero.)"""
     import torch
 
@@ -134,7 +134,7 @@ def _records(scale: torch.Tensor, fmt: Format, tiles: int, blocks: int) -> torch
 
 
 def unpack(data: torch.Tensor, fmt: Format, rows: int, cols: int) -> torch.Tensor:
-    """The weights that the kernels multiply with, float32 [rows, cols]."""
+    """The weights that the kernels multiply by, float32 [rows, cols]."""
     import torch
 
     tiles, blocks = -(-rows // TILE), -(-cols // BLOCK)
@@ -186,7 +186,8 @@ def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Ten
 
 
 def _to_mxfp4(wide: torch.Tensor, peak: torch.Tensor, cols: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The exponent that brings the largest value of a group to 4 .. 8 (6 is the largest number), then the nearest."""
+    """Choose the exponent that brings the largest value of a group to 4 .. 8 (the largest number is 6), then the
+    nearest codes."""
     import torch
 
     exponent = torch.where(peak > 0, (torch.log2(peak).floor() - 2 + 127).clamp(0, 254), torch.full_like(peak, 127.0))

@@ -30,7 +30,7 @@ ALIGN = 256
 # Of `ModelConfig.features`: what the decode kernels can compute, and what the general driver can (family_plan.py). A
 # model that needs another one is refused by its name.
 DECODE_FEATURES = frozenset({"biases of q, k and v", "norms of queries and keys", "a mixture of experts"})
-# Those of hybrids, whose single stream runs in the decode kernels and everything else in the general driver.
+# The features of hybrids: a single sequence runs in the decode kernels, everything else in the general driver.
 HYBRID_FEATURES = frozenset({
     "norms of queries and keys", "a mixture of experts", "a shared expert", "gated attention", "norms of 1 + weight",
     "gated delta nets", "partial rope",
@@ -38,7 +38,7 @@ HYBRID_FEATURES = frozenset({
 FEATURES = DECODE_FEATURES | HYBRID_FEATURES | {
     "biases of o", "attention sinks", "sliding windows", "queries scaled by position", "clamped experts with biases",
 }  # fmt: skip
-LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
+LOG = 16  # positions in the log of a delta layer: the rows of two steps
 HIDDEN = 128  # positions whose hidden states wait for the drafting head
 _ROUND_COST = 0.25  # what the reduction of one more round of units costs, in blocks
 
@@ -167,19 +167,19 @@ class Plan:
 
     @property
     def delta_columns(self) -> int:
-        """Columns of a delta net's state that a unit has: as few as leave each CTA one unit, if that is possible."""
+        """Columns of a delta net's state in a unit: as few as give each CTA at most one unit, if that is possible."""
         d = self.config.delta
         assert d is not None
         return next((n for n in (32, 64) if d.values <= n * self.ctas), 32)
 
     @property
     def router_rows(self) -> int:
-        """Of the router, and of the gate of a shared expert."""
+        """Rows of the router, with the gate of a shared expert."""
         return self.config.n_experts + (self.config.d_shared > 0)
 
     @property
     def gate_rows(self) -> int:
-        """From which b and a of delta nets come."""
+        """Rows that give b and a of delta nets."""
         return 2 * self.config.delta.v_heads if self.config.delta is not None and self.hybrid else 0
 
     @property
@@ -233,7 +233,7 @@ class Plan:
 
 
 def state_floats(d: DeltaShape) -> int:
-    """Of one delta layer of one sequence (family.cu): S, inputs of the convolution, the log."""
+    """Floats of the state of one delta layer for one sequence (family.cu): S, inputs of the convolution, the log."""
     log = d.channels + d.keys + d.values + d.v_heads
     return -(-(d.v_heads * d.k_dim * d.v_dim + LOG * log) // 4) * 4
 
@@ -319,14 +319,14 @@ def make_plan(
 
 
 def _qkv_rows(config: ModelConfig) -> int:
-    """Of the widest kind of layer: what others do not have are rows of zeros."""
+    """Rows of qkv in the widest kind of layer; other layers are padded with rows of zeros."""
     attention = config.q_rows * (2 if config.traits.gated else 1) + 2 * config.kv_rows
     delta = config.delta if DELTA in config.kinds else None
     return max(attention, delta.channels + delta.values if delta is not None else 0)
 
 
 def _check_hybrid(config: ModelConfig) -> None:
-    """Refuse shapes that no known hybrid has; the general driver takes them."""
+    """Refuse shapes that no known hybrid has; the general driver runs them."""
     d, turned = config.delta, config.rotated
     assert d is not None
 

@@ -1,4 +1,4 @@
-"""Long runs of prompt tokens: fills the KV cache that the decode kernels read. The plain path, with torch alone.
+"""Prefill of long runs of prompt tokens: fills the KV cache that the decode kernels read. The plain path, in torch.
 
 A layer's matrices are unpacked to bf16, used for all rows at once and dropped. GPUs without `wgmma` use it; on Hopper
 `prefill_fast.py` does the same from the packed weights. Shorter runs go through the decode kernels, 8 rows at a time.
@@ -36,7 +36,7 @@ class Prefill:
             pass
 
     def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> Iterator[None]:
-        """The same, half a layer at a time: in between the device may do something else."""
+        """The same, half a layer at a time; in between, the device may do something else."""
         import torch
 
         c, n = self.config, len(tokens)
@@ -51,10 +51,10 @@ class Prefill:
             yield
 
     def warm(self, rows: int, context: int) -> None:
-        """Whatever chunks of `rows` of a prompt of `context` tokens would pay for the first time."""
+        """Do what the first chunks of `rows` rows of a prompt of `context` tokens would otherwise wait for."""
 
     def close(self) -> None:
-        """Nothing is held beside tensors."""
+        """Nothing to release except tensors."""
 
     def _vector(self, layer: int, at: int, size: int) -> torch.Tensor:
         start = layer * norm_stride(self.plan) + at
@@ -72,7 +72,7 @@ class Prefill:
         return wide.reshape(copies, m.tiles * TILE, -1)[:, :, : m.cols]
 
     def _place(self, fmt: Format) -> Any:
-        """For each value of a 16 x 128 block, where it lies in the packed one."""
+        """For each value of a 16 x 128 block, its place in the packed one."""
         import torch
 
         if fmt.name not in self._places:
@@ -97,8 +97,9 @@ class Prefill:
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         self.kv.store(i, k, v, position, table)
         keys, values = self.kv.gathered(i, position + n, table)
-        # Aligned to the lower right corner: queries are the last positions. Flash attention does this without a mask in
-        # memory, which for a long context would be larger than the cache; it wants as many key heads as query heads.
+        # Aligned to the lower right corner, since queries are the last positions. Flash attention does this without a
+        # mask in memory, which for a long context would be larger than the cache; it needs as many key heads as query
+        # heads.
         group = c.n_heads // c.n_kv_heads
         attended = torch.nn.functional.scaled_dot_product_attention(
             q.bfloat16().transpose(0, 1)[None],
@@ -139,8 +140,8 @@ class Prefill:
 
 
 def widen(data: torch.Tensor, fmt: Format, tiles: int, blocks: int, place: torch.Tensor) -> torch.Tensor:
-    """Packed tiles as bf16 [tiles * 16, blocks * 128]: the values of `pack.unpack`, rounded; never held in fp32, which
-    for a layer of experts would be gigabytes."""
+    """Packed tiles as bf16 [tiles * 16, blocks * 128]: the values of `pack.unpack`, rounded; never stored in fp32,
+    which would take gigabytes for a layer of experts."""
     import torch
 
     block = data.reshape(tiles, blocks, fmt.block_bytes)
@@ -154,7 +155,7 @@ def widen(data: torch.Tensor, fmt: Format, tiles: int, blocks: int, place: torch
         values = codes_value(codes, torch.bfloat16) if fmt.name == "mxfp4" else codes.to(torch.bfloat16)
     values = values[..., place].reshape(tiles, blocks, TILE, fmt.groups or 1, -1)
     out = torch.empty((tiles, TILE, blocks, BLOCK), dtype=torch.bfloat16, device=data.device)
-    to = out.unflatten(3, values.shape[3:]).permute(0, 2, 1, 3, 4)  # as `values`, though it lies row by row
+    to = out.unflatten(3, values.shape[3:]).permute(0, 2, 1, 3, 4)  # in the order of `values`, though stored row by row
     if fmt.record:
         torch.mul(values, record_scales(record, fmt)[..., None], out=to)
     else:

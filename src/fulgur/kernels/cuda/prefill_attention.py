@@ -1,9 +1,11 @@
-"""Attention of a chunk of a prompt: keys out of the cache's blocks, then the fastest kernel of a library.
+"""Attention of a chunk of a prompt: gathers keys and values from the cache's blocks, then runs the fastest library
+kernel.
 
 Rows attend to all earlier keys and to those of their chunk up to their own. FlashAttention aligns its causal mask to
-the last key, which is that. cuDNN, nearly twice as fast, aligns it to the first: there the chunk's own keys and the
-earlier ones are attended to apart and joined. But cuDNN plans anew for every shape it meets (50 ms), so it gets long
-chunks only, filled up to one of two lengths, after whole multiples of the longer. A row never sees what fills a chunk.
+the last key, which is just that. cuDNN is nearly twice as fast but aligns the mask to the first key; so the chunk's own
+keys and the earlier ones are attended to separately, and the results are merged. But cuDNN makes a new plan for every
+shape it meets (50 ms), so it gets only long chunks, padded to one of two lengths, that begin at a multiple of the
+longer one. A row never sees the padding.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from fulgur.model.config import ModelConfig
 if TYPE_CHECKING:
     import torch
 
-LENGTHS = (4096, 8192)  # of a chunk that cuDNN attends for; from three quarters on it is filled up
+LENGTHS = (4096, 8192)  # of chunks for cuDNN; a chunk of more than three quarters of one is padded to it
 
 
 class Attention:
@@ -28,7 +30,7 @@ class Attention:
 
     @cached_property
     def _cudnn_works(self) -> bool:
-        """Not every head size and version."""
+        """Whether cuDNN works here: not with every head size and version."""
         import torch
 
         c, kind = self.config, {"dtype": torch.bfloat16, "device": self._device}
@@ -48,8 +50,8 @@ class Attention:
     def run(
         self, q: torch.Tensor, cache: dict[str, Any], table: torch.Tensor, n: int, position: int, ordered: bool
     ) -> torch.Tensor:
-        """What the heads attend to, as the operand of the output projection. `q` [padded rows, heads, dims]; `cache` of
-        the layer; `ordered` as the packed product wants its columns."""
+        """The attention output, as the operand of the output projection. `q` [padded rows, heads, dims]; `cache` of the
+        layer; `ordered`: with its columns in the order that packed products read."""
         import torch
 
         c, rows = self.config, len(q)
@@ -79,7 +81,7 @@ class Attention:
         return out
 
     def _made(self, rows: int, n: int, position: int, kind: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Room for keys and values, where rows that fill a chunk up must be finite, and for the result."""
+        """Memory for keys and values, whose padding must be finite, and for the result."""
         import torch
 
         c = self.config
@@ -88,7 +90,7 @@ class Attention:
         return both, torch.empty((n, -(-c.q_rows // BLOCK) * BLOCK), **kind)
 
     def warm(self, rows: int, context: int) -> None:
-        """Plans for the shapes of prompts up to `context` tokens, in chunks of `rows`."""
+        """Make cuDNN's plans for the shapes of prompts up to `context` tokens, in chunks of `rows`."""
         import torch
 
         c, kind = self.config, {"dtype": torch.bfloat16, "device": self._device}
@@ -108,7 +110,7 @@ class Attention:
 
     @staticmethod
     def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """And the logarithm of the sum of exponentials of every row."""
+        """The attention output, and the logarithm of the sum of exponentials of every row."""
         import torch
 
         attend = torch.ops.aten._scaled_dot_product_cudnn_attention

@@ -1,8 +1,8 @@
 """Prefill on Hopper: products straight from the packed weights (csrc/wide.cuh), and nothing waits for the host.
 
-The plain path (`prefill.py`) computes the same. Rows are sorted by expert once a layer; one product makes gate and up
-of all experts, one makes down. Scales multiply sums, so weights stay exact. Where a dense matrix meets enough rows, it
-is widened to plain bf16 rows for the library's product, which is faster; there weights times scales are rounded, as on
+The plain path (`prefill.py`) computes the same. Rows are sorted by expert once per layer; one product computes gate and
+up of all experts, one computes down. Scales multiply sums, so weights stay exact. With enough rows, a dense matrix is
+converted to plain bf16 rows for the library's product, which is faster; there weights times scales are rounded, as on
 the plain path.
 """
 
@@ -38,14 +38,14 @@ from fulgur.model.config import ModelConfig
 if TYPE_CHECKING:
     import torch
 
-# Multiply-adds of a dense matrix from which on widening it and the library's product take less time (H200: it makes 700
-# to 760 TFLOPS, ours 440 to 550; below, launches cost more than they save).
+# Multiply-adds of a dense matrix from which on converting it and using the library's product is faster (H200: the
+# library reaches 700 to 760 TFLOPS, our product 440 to 550; below this, launches cost more than they save).
 LIBRARY_WORK = 8e10
-LIBRARY_ROWS = 3072  # of any dense bf16 matrix: nothing is to be widened
+LIBRARY_ROWS = 3072  # rows from which on it is faster for any dense bf16 matrix, which needs no conversion
 
 
 def prefill_for(weights: GpuWeights, kv: KvCache, rope: Any, gpu: Gpu, stream: Any) -> Prefill:
-    """The fastest path that this GPU has."""
+    """The fastest path on this GPU."""
     if not gpu.wgmma or weights.plan.config.d_model % 8:
         return Prefill(weights, kv, rope)
     return FastPrefill(weights, kv, rope, Kernels(modules(weights.plan), gpu, stream))
@@ -59,7 +59,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def bytes_per_row(config: ModelConfig) -> int:
-    """What a row of a chunk needs beside the cache, at most: residual, operands, queries, and what its experts make."""
+    """Bytes that a row of a chunk needs at most, besides the cache: residual, operands, queries, expert results."""
     c = config
     each = c.experts_per_token * (2 * c.d_expert + 2 * c.d_model + 16) if c.n_experts else 6 * c.d_ffn
     return 12 * c.d_model + 12 * c.q_rows + 8 * c.kv_rows + each
@@ -132,7 +132,7 @@ class Chunk:
         return made.zero_() if zeros else made
 
     def _by_library(self, name: str) -> bool:
-        """Down follows gate and up: their product decides in which order the columns of h lie."""
+        """Whether the library multiplies. Down follows gate and up: their product sets the order of h's columns."""
         matrix = self._plan.matrices["gate_up" if name == "down" else name]
         enough = self.n >= LIBRARY_ROWS and matrix.format.name == "bf16"
         return matrix.copies == 1 and (enough or self.n * matrix.rows * matrix.cols >= LIBRARY_WORK)
@@ -172,14 +172,14 @@ class Chunk:
         self._products = {name: self._product(name) for name in ("qkv", "o")}
 
     def _product(self, name: str) -> tuple[Launch, int]:
-        """The launch, but for its operand and result; and its tokens a tile."""
+        """The launch, without its operand and result; and its tokens per tile."""
         matrix, n = self._plan.matrices[name], self.n
         tokens = self._kernels.tile_tokens(n, matrix)
         launch = self._kernels.product(matrix, self._epilogues[name], tokens, -(-n // tokens), n=n)
         return launch.moving(weights=self._weights(name)), tokens
 
     def _multiply(self, layer: int, name: str, x: torch.Tensor, out: torch.Tensor) -> None:
-        """`out` is written, or with an epilogue that adds, added to."""
+        """Write `out`, or add to it if the epilogue adds."""
         if self._by_library(name):
             self._multiply_by_library(layer, name, x, out)
             return
@@ -211,7 +211,7 @@ class Chunk:
             )
 
     def _hidden(self, rows: int) -> torch.Tensor:
-        """For h; columns that no tile writes are zeros, since weights of 0 multiply them."""
+        """Memory for h; columns that no tile writes are zeros, since they are multiplied by weights of 0."""
         m = self._plan.matrices["down"]
         width = m.copy_blocks * BLOCK
         return self._empty(rows, width, zeros=m.cols != width)

@@ -14,13 +14,13 @@ from fulgur.kernels.cuda.formats import Format
 from fulgur.kernels.cuda.plan import Matrix, Plan
 
 OUTPUTS, THREADS = 256, 384  # of a product's CTA
-TOKENS = (32, 64, 128)  # of a tile of a product
-ROPE_WARPS = 4  # that share the heads of a row
+TOKENS = (32, 64, 128)  # tokens in a tile of a product
+ROPE_WARPS = 4  # warps that divide the heads of a row
 STAGES, SHARED = 6, 227 << 10
 QUAD = 4  # tiles; as in rows.cuh, with the next two
 STEP_TOKENS = (8, 16, 32, 64)  # rows of a step, or of an expert in it, that a tile holds
 STEP_STAGES = 8
-# KB that an SM gets in a microsecond, from memory and in all; microseconds of a stage, and of a part of the sums.
+# KB that an SM gets per microsecond, from memory and in all; microseconds per stage, and per part of the sums.
 FROM_MEMORY, FROM_CACHE, A_STAGE, A_PART = 35, 43, 0.25, 0.3
 
 _P, _I, _F, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_longlong
@@ -97,7 +97,7 @@ def kernel_name(matrix: Matrix, epilogue: str, tokens: int) -> str:
 
 
 def modules(plan: Plan) -> dict[str, tuple[str, str]]:
-    """What is compiled: the stem of a source and its instances.h. Products are slow to compile, so each is alone."""
+    """What to compile: the stem of a source and its instances.h. Products are slow to compile, so each is separate."""
     found = epilogues(plan)
     codes = sorted({_code(plan.matrices[name].format) for name in found})
     widen = "".join(f"WIDEN(widen_{code.lower()}, {code})\n" for code in codes)
@@ -116,16 +116,16 @@ def modules(plan: Plan) -> dict[str, tuple[str, str]]:
 
 
 def step_epilogue(plan: Plan, name: str) -> str:
-    """What happens to the sums of a matrix in a step: mostly nothing, who reads them adds their parts up."""
+    """What happens to the sums of a matrix in a step: mostly nothing, since the reader adds up their parts."""
     if name == "gate_up":
         return "SWIGLU"
     return "STORE_BF16" if plan.moe and name == "down" else "STORE_FLOAT"
 
 
 def step_splits(matrix: Matrix, ctas: int) -> int:
-    """Parts that a product's columns are cut into in a step, so that every SM has as much of the matrix as any other.
-    More parts cost whoever adds them up; fewer, that the rows are read more often. Not by the number of rows: sums
-    would have other bits."""
+    """Parts into which a product's columns are cut in a step, so that every SM has an equal part of the matrix. Adding
+    up more parts costs time; with fewer, an SM has to read more of the rows. They do not depend on the number of rows:
+    that would change the bits of the sums."""
     quads, blocks = -(-matrix.tiles // QUAD), matrix.copy_blocks
 
     def cost(splits: int) -> float:
@@ -138,7 +138,7 @@ def step_splits(matrix: Matrix, ctas: int) -> int:
 
 
 def compiled(wanted: dict[str, tuple[str, str]], arch: str) -> dict[str, bytes]:
-    """All of `modules`, compiled side by side the first time, or as they were kept."""
+    """All of `modules`: compiled in parallel the first time, later taken from the cache."""
 
     def one(module: tuple[str, str]) -> bytes:
         stem, text = module
@@ -157,7 +157,7 @@ def shared_bytes(fmt: Format, tokens: int) -> int:
 
 
 class Launch:
-    """One launch of every layer: its arguments, and those that move on from layer to layer by so many bytes."""
+    """One launch of every layer: its arguments, and which of them advance by a number of bytes from layer to layer."""
 
     def __init__(self, name: str, arguments: Any, ctas: int, threads: int = 256, shared: int = 0) -> None:
         self.name, self.arguments, self.ctas, self.threads, self.shared = name, arguments, ctas, threads, shared
@@ -183,13 +183,13 @@ class Kernels:
         found = compiled(wanted, architecture(gpu.capability))
         self._modules = {name: Module(cubin) for name, cubin in found.items()}
         self._functions: dict[tuple[str, int], int] = {}
-        # By ctypes: launches must cost the host less than the device, and there are a dozen in a layer.
+        # Through ctypes: launches must cost the host less than the device, and there are a dozen per layer.
         self._launch = ctypes.CDLL(LIBRARY).cuLaunchKernel
         self._launch.argtypes = [_P, *[ctypes.c_uint] * 7, _P, _P, _P]
         self._parameters = (_P * 1)()
 
     def run_dependent(self, launch: Launch) -> None:
-        """As `run`, of a kernel that waits for its predecessor by itself. To be captured: it takes the host longer."""
+        """Like `run`, for a kernel that waits for its predecessor by itself. For captures: it takes the host longer."""
         self._module(launch.name).launch(
             launch.name, launch.arguments, ctas=launch.ctas, threads=launch.threads, shared=launch.shared,
             stream=self._stream, dependent=True,
@@ -208,15 +208,15 @@ class Kernels:
             raise FulgurError(f"launching {launch.name} failed: CUDA error {status}", hint="Start the engine again.")
 
     def _module(self, name: str) -> Module:
-        """A product is alone in its module; all others are in one that their names begin with, or in `prefill`."""
+        """A product has a separate module; all others are in the one that their name begins with, or in `prefill`."""
         return self._modules.get(name) or self._modules.get(name.split("_")[0]) or self._modules["prefill"]
 
     def rows(self, name: str, kind: Any, n: int, per_row: int = 1, **values: Any) -> Launch:
-        """A warp an item, `per_row` of them a row, 8 a CTA."""
+        """A launch with one warp per item: `per_row` items per row, 8 warps per CTA."""
         return Launch(name, fill(kind, n=n, **values), max(min(-(-n * per_row // 8), 16 * self.ctas), 1))
 
     def product(self, matrix: Matrix, epilogue: str, tokens: int, most: int, splits: int = 1, **values: Any) -> Launch:
-        """At most `most` tiles of tokens."""
+        """A product with at most `most` tiles of tokens."""
         across = -(-matrix.tiles * 16 // OUTPUTS)
         arguments = fill(
             Product, matrix_rows=matrix.rows, matrix_tiles=matrix.tiles, blocks=matrix.copy_blocks,
@@ -226,11 +226,11 @@ class Kernels:
         return Launch(name, arguments, min(most * across * splits, self.ctas), THREADS, shared)
 
     def step_product(self, matrix: Matrix, epilogue: str, tokens: int, splits: int = 1, **values: Any) -> Launch:
-        """Of a step (rows.cuh): a matrix for up to `tokens` rows, or experts for tiles of so many."""
+        """A product of a step (rows.cuh): a matrix for up to `tokens` rows, or experts for tiles of up to that many."""
         quads = -(-matrix.tiles // QUAD) * splits
         experts = "tiles" in values
         most = 4 if experts else -(-quads // self.ctas)
-        # Of bf16 two quads are as many bytes as four of fp8: enough stages are under way.
+        # Two quads of bf16 have as many bytes as four of fp8, so enough stages are in flight.
         wide, each = min(most, 2 if matrix.format.block_bytes > 4000 else 4), matrix.copy_blocks // splits
         stage = tokens * 256 + -(-wide * QUAD * matrix.format.block_bytes // 1024) * 1024
         fixed = 2 * min(tokens, 16) * 132 * 4 + 16 * STEP_STAGES + 1024
@@ -250,7 +250,7 @@ class Kernels:
         return Launch(f"widen_{_code(matrix.format).lower()}", arguments, ctas)
 
     def tile_tokens(self, rows: int, matrix: Matrix) -> int:
-        """Tokens of a tile, for `rows` rows of one matrix: as many as pay, few enough to keep all CTAs busy."""
+        """Tokens per tile, for `rows` rows of one matrix: as many as pay off, but few enough to keep all CTAs busy."""
         across = -(-matrix.tiles * 16 // OUTPUTS)
 
         def cost(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""A prompt that is prefilled beside sequences that decode: half a layer at a time, within its share of the device."""
+"""A prompt that is prefilled beside decoding sequences: half a layer at a time, within its fraction of device time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ KINDS = 2  # of parts: attention, feed-forward
 
 
 class PrefillRun:
-    """Parts are queued behind a step of the others, and not waited for: while the device runs them, the host takes the
-    step's results and prepares the next. What comes after them sees what they wrote."""
+    """Parts are queued after a step of the other sequences, and nothing waits for them: while the device runs them, the
+    host takes the step's results and prepares the next. What the device runs after them sees their writes."""
 
     def __init__(self, parts: Generator[None], stream: Any) -> None:
         self.done = self.failed = False
-        self.share: float | None = None  # of the device's time, in the next step; None: it is not beside that
+        self.share: float | None = None  # fraction of the device's time in the next step; None: no parts beside it
         self._parts, self._stream = parts, stream
         self._next = 0
-        self._balance = 0.0  # seconds that it may still take, or took too long
+        self._balance = 0.0  # seconds that it may still take; negative: it took too long
         self._seconds = [0.0] * KINDS  # of a part of each kind
         self._timed: tuple[Any, Any, list[int]] | None = None
 
     def finish(self) -> None:
-        """Queue all that is left: nobody else waits."""
+        """Queue all the remaining parts: no other sequence waits."""
         while not (self.done or self.failed):
             self._one()
 
@@ -39,7 +39,7 @@ class PrefillRun:
             self.failed = True
 
     def queue(self, seconds: float) -> None:
-        """Queue parts worth their share beside a step that takes `seconds`."""
+        """Queue parts for the prompt's fraction of the time, beside a step that takes `seconds`."""
         import torch
 
         assert self.share is not None
@@ -53,7 +53,7 @@ class PrefillRun:
             kind = self._next % KINDS
             known = self._seconds[kind] > 0
             if kinds and not known:
-                break  # a part whose time is not known yet goes alone
+                break  # a part whose time is not known yet runs alone
             self._one()
             if not (self.done or self.failed):
                 kinds.append(kind)
@@ -65,7 +65,7 @@ class PrefillRun:
         self._timed = (start, end, kinds) if kinds else None
 
     def _observe(self) -> None:
-        """How long the parts took that were queued last: estimates follow, and what was too much is made up for."""
+        """Measure the parts that were queued last: update the estimates, and settle the difference in the balance."""
         if self._timed is None:
             return
         start, end, kinds = self._timed

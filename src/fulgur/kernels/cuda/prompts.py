@@ -1,4 +1,4 @@
-"""Chunks of prompts on the device: how long they may be, what is queued and what is waited for."""
+"""Chunks of prompts on the device: how long they may be, what to queue and what to wait for."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LEAST = 512
 
 
 def chunk_rows(config: ModelConfig, layer_bytes: int) -> int:
-    """Rows of a prompt in a step: as many as the memory that is left holds, beside copies of a layer's cache, of so
-    many bytes each."""
+    """Rows of a prompt in a step: as many as fit into the free memory, beside two copies of a layer's cache, of
+    `layer_bytes` each."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
@@ -51,8 +51,8 @@ class Prompts:
             yield
 
     def rows(self, tokens: Int, position: int, table: Int, wait: bool = True) -> int:
-        """How many of the rows were computed: fewer, where memory is short, or none. Without `wait` it is the chunk
-        before this one that is waited for: the host prepares the next while the device computes."""
+        """Compute rows and return how many: fewer if memory is short, or none. Without `wait`, wait only for the chunk
+        before this one, so that the host prepares the next while the device computes."""
         import torch
 
         n = len(tokens)

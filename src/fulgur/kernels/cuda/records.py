@@ -12,9 +12,9 @@ from typing import Any
 from fulgur.kernels.cuda.formats import BLOCK, WARPS
 from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 
-RING = 4096  # tokens of the ring to the host
+RING = 4096  # tokens in the ring to the host
 STOPS = 16
-WORD = 8  # bytes of a word that passes between CTAs: a value and its epoch (exchange.cuh)
+WORD = 8  # bytes of a word that CTAs exchange: a value and its epoch (exchange.cuh)
 POINTERS = ("weights", "norms", "embed", "kv", "rope", "x", "qkv", "partial", "attended", "router", "h", "best")
 
 

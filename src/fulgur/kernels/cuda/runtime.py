@@ -1,8 +1,8 @@
 """The GPU runtime: the interface of `kernels.native.Runtime`, with the decode loop on the device.
 
-A step of up to 8 rows is one pass of the decode kernels; more rows are passes of 8, and a long run of prompt tokens is
-prefilled at once (`prefill.py`). Rows of several sequences have kernels of their own (`together.py`). Greedy decoding
-runs on the device by itself; tokens arrive in pinned memory.
+A step of up to 8 rows is one pass of the decode kernels; more rows take passes of 8, and a long run of prompt tokens is
+prefilled at once (`prefill.py`). Rows of several sequences have separate kernels (`together.py`). Greedy decoding, and
+sampling with a temperature alone, run on the device by themselves; tokens arrive in pinned memory.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
 PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; None: measured when the model opens
-WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
-WARM_ROWS = (1024, 2048)  # with TRIAL and the longest chunk: every kernel once
+WARM_CONTEXT = 32768  # up to this many tokens, the first prompt finds everything ready
+WARM_ROWS = (1024, 2048)  # together with TRIAL and the longest chunk, they run every kernel once
 TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
 
 
@@ -62,8 +62,8 @@ class Runtime:
         gpu: Gpu | None = None,
         profile: bool = False,
     ) -> None:
-        """`kv_dtype`: how keys and values are kept (kv_cache.py). With `profile`, steps of one row count the cycles of
-        their parts in `marks` (header.py names them)."""
+        """`kv_dtype`: how keys and values are stored (kv_cache.py). With `profile`, steps of one row count the cycles
+        of their parts in `marks` (header.py names them)."""
         import torch
 
         self._torch = torch
@@ -107,8 +107,8 @@ class Runtime:
             ) from None
 
     def _crossover(self) -> int:
-        """From how many rows on a prompt is faster at once than in passes of 8. Runs every kernel and every import that
-        the first prompt needs, on blocks of the cache that nobody has yet."""
+        """Measure from how many rows on a prompt is faster at once than in passes of 8. Runs every kernel and every
+        import that the first prompt needs, on cache blocks that are not in use yet."""
         rows = min(TRIAL, self.kv_blocks * KV_BLOCK, self.max_context)
         longest = min(self.prefill_rows, self.kv_blocks * KV_BLOCK, self.max_context)
         table = np.arange(-(-longest // KV_BLOCK), dtype=np.int32)[None]
@@ -145,7 +145,7 @@ class Runtime:
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
         choices: Sequence[RowChoice | None],
     ) -> tuple[Int, list[Told | None]]:  # fmt: skip
-        """As `step`; the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
+        """Like `step`, but the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
         return self._step(tokens, positions, sequences, tables, logit_rows, choices, None)
 
     def _step(
@@ -221,13 +221,13 @@ class Runtime:
         sampling: Sampling | None = None,
         slot: int = 0,
     ) -> TokenStream:
-        """Let the device go on by itself from `token` at `position`, for at most `limit` (up to RING) tokens. Until the
-        run has ended or was stopped nothing else may be asked of the runtime. No layer has a state, so the `slot` is
-        not looked at.
+        """Let the device decode by itself from `token` at `position`, for at most `limit` (up to RING) tokens. Until
+        the run has ended or was stopped, nothing else on the runtime may be called. No layer has a state, so `slot` is
+        ignored.
 
-        A temperature alone is sampled while the logits are made; for everything else the kernels of `sampling.py` run
-        between steps, which are queued a few ahead. Up to 16 stop tokens end the run on the device; whoever reads looks
-        for the rest.
+        With a temperature alone, tokens are sampled while the logits are computed; for everything else the kernels of
+        `sampling.py` run between steps, which are queued a few ahead. Up to 16 stop tokens end the run on the device;
+        the reader has to check for the others.
         """
         row = np.ascontiguousarray(table, np.int32)
         last = position + limit - 1
@@ -253,7 +253,7 @@ class Runtime:
     def _stream_sampled(
         self, token: Int, position: Int, table: Int, stops: set[int], limit: int, sampling: Sampling
     ) -> TokenStream:
-        """A run whose steps are launches of their own, each followed by a choice that sets up the next."""
+        """A run whose steps are separate launches, each followed by a choice that sets up the next."""
         if sampling.logprobs >= 0:
             limit = min(limit, TOLD)
         decode = self._decode
@@ -302,7 +302,7 @@ class Runtime:
         arrays: tuple[Int, Int, Int, Int],
         choices: Sequence[tuple[int, RowChoice | None]],
     ) -> None:
-        """A pass over rows of several sequences. Where no row's result is wanted, its keys and values are."""
+        """A pass over rows of several sequences. If no row's result is wanted, it still stores keys and values."""
 
         def run() -> None:
             together.run(*arrays)
@@ -327,7 +327,7 @@ class Runtime:
         self._timed(run)
 
     def _timed(self, run: Callable[[], None]) -> None:
-        """Queue a pass and wait for it; behind it, what a prompt beside it may take of the device's time."""
+        """Queue a pass and wait for it. After it, queue parts of a prompt, within its fraction of the device's time."""
         beside = self._beside if self._beside is not None and self._beside.share is not None else None
         if beside is not None:
             self._started.record(self._stream)
@@ -359,7 +359,7 @@ class Runtime:
         return self._beside
 
     def _leading(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
-        """How many leading rows, a long run of one prompt without logits, were prefilled at once."""
+        """Prefill the leading rows at once, if they are a long run of one prompt without logits; returns how many."""
         n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
         n = min(n, int((sequences == sequences[0]).sum()))
         if n < self.prefill_from:
@@ -388,7 +388,7 @@ def open_random(
     driver: str = "persistent",
     seed: int = 0,
 ) -> Runtime:
-    """A random model made on the GPU, for benchmarks."""
+    """A random model, generated on the GPU, for benchmarks."""
     gpu = probe()
     plan = widest(config, weights, head, gpu)
     made = random_weights(plan, "cuda", seed)

@@ -1,6 +1,7 @@
-"""Choosing tokens on the device: the kernels of csrc/sample.cu, what they are told, what they tell.
+"""Chooses tokens on the device: the kernels of csrc/sample.cu, their input and output.
 
-For the rows of a step, or for a run of steps in which every choice sets up the next step (`begin`, then `queue`).
+For the rows of a step (`choose`), or for a run of steps in which every choice sets up the next step (`begin`, then
+`queue`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from fulgur.engine.runtime import Bits, History, RowChoice, Sampling, Told
 
 SLICE, THREADS, CHOOSE, CHOOSE_ALL = 2048, 256, 256, 512
-TOLD, ALTERNATIVES = 512, 100  # records of log-probabilities; tokens of one
+TOLD, ALTERNATIVES = 512, 100  # records of log-probabilities; tokens in one
 RECORD = 2 + 2 * ALTERNATIVES
-MOST = 128  # tokens of a slice that are handed on, at most
+MOST = 128  # tokens that a slice passes on, at most
 ROOM = 2048  # bytes of choose_token's record in shared memory
 BINS = 8 * 1024  # bytes of choose_among_all's bins
 LISTS = 160 << 10  # bytes of lists in shared memory
-EXTRAS = 80  # tokens of a row that its counts lack, at most
+EXTRAS = 80  # tokens of a row that are not in its counts yet, at most
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 
@@ -88,13 +89,13 @@ class DeviceSampler:
         }  # fmt: skip
         self._bias: dict[int, Any] = {}  # of the rows under way
         self._described: dict[int, tuple[Sampling | None, bytes]] = {}  # records of the last step, by their sampling
-        self._likeliest: list[int] = []  # rows of which the device knows already that the likeliest token is wanted
+        self._likeliest: list[int] = []  # rows whose records on the device ask for the likeliest token already
         self._made: dict[tuple[int, int, int], Sample] = {}  # arguments by logits, stride and place of the tokens
 
     def choose(self, choices: Sequence[tuple[int, RowChoice | None]], logits: int, stride: int = 0) -> None:
-        """Queue the choices of a step: for each its row of the logits, and how (None: the likeliest token).
+        """Queue the choices of a step: for each, its row of the logits and how to choose (None: the likeliest token).
 
-        `stride`: floats of a row of the logits, if not the vocabulary's."""
+        `stride`: floats per row of the logits, if not the vocabulary's size."""
         rows = [row for row, choice in choices if choice is None]
         if len(rows) == len(choices) and rows == self._likeliest:
             self._launch(self._arguments(logits, stride), len(rows))
@@ -141,17 +142,17 @@ class DeviceSampler:
         self._launch(self._arguments(logits, stride), len(choices))
 
     def again(self, rows: int, logits: int, stride: int, place: int) -> None:
-        """Queue the last choices once more, one position on (`positions` says where it is kept); the tokens go to
-        `place`, 0 or 1. Those that `choose` queued are at 0."""
+        """Queue the last choices again, one position further (`positions` says where it is kept); the tokens go to
+        `place`, 0 or 1. Those of `choose` are at 0."""
         self._launch(self._arguments(logits, stride, place), rows)
 
     def tokens(self, rows: int, place: int) -> list[int]:
-        """After they were waited for."""
+        """The tokens of a place, after waiting for them."""
         found: list[int] = self._tokens[place, :rows].tolist()
         return found
 
     def place(self, place: int) -> int:
-        """Where the device finds the tokens of `place`."""
+        """The address at which the device finds the tokens of `place`."""
         address: int = self._tokens[place].data_ptr()
         return address
 
@@ -161,7 +162,7 @@ class DeviceSampler:
         return self._control.data_ptr() + SampleRow.position.offset, ctypes.sizeof(SampleRow)
 
     def chosen(self, choices: Sequence[tuple[int, RowChoice | None]]) -> tuple[list[int], list[Told | None]]:
-        """After the stream was waited for: the tokens, and log-probabilities where they were asked for."""
+        """After waiting for the stream: the tokens, and log-probabilities where they were requested."""
         told = [
             self._told_at(i) if choice is not None and choice.sampling.logprobs >= 0 else None
             for i, (_, choice) in enumerate(choices)
@@ -171,8 +172,8 @@ class DeviceSampler:
     def begin(
         self, sampling: Sampling | None, position: int, stops: Collection[int], limit: int, logits: int, **state: int
     ) -> None:
-        """A run: tokens from `position` on, of one row (None: the likeliest). `state` has the addresses of what a step
-        is set up with."""
+        """Begin a run: tokens of one row, from `position` on (None: the likeliest). `state` holds the addresses that
+        set up a step."""
         import torch
 
         self._likeliest = []
@@ -202,7 +203,7 @@ class DeviceSampler:
             setattr(self._run, name, address)
 
     def allow(self, mask: Bits) -> None:
-        """What the next choice of the run may be. The last one has been made."""
+        """Set the mask of the next choice of the run. The last choice has been made."""
         import torch
 
         self._masks[0] = mask[: self._words]
@@ -211,11 +212,11 @@ class DeviceSampler:
             self._control[begin:end].copy_(self._staged[begin:end], non_blocking=True)
 
     def queue(self) -> None:
-        """The next choice of the run."""
+        """Queue the next choice of the run."""
         self._launch(self._run, 1)
 
     def told(self, first: int, count: int) -> list[Told]:
-        """Of the tokens `first` and following of the run; the last TOLD are kept."""
+        """The log-probabilities of `count` tokens of the run, from `first` on; the last TOLD are kept."""
         return [self._told_at(i % TOLD) for i in range(first, first + count)]
 
     def close(self) -> None:
@@ -256,7 +257,7 @@ class DeviceSampler:
         self._module.launch(name, arguments, ctas=rows, threads=threads, shared=shared, stream=stream)
 
     def _upload(self, masks: int = 0) -> None:
-        """The records, and the first `masks` masks."""
+        """Copy the records and the first `masks` masks to the device."""
         import torch
 
         end = self._at[3] + 4 * self._words * masks

@@ -64,7 +64,7 @@ SHAPES: dict[str, ModelConfig] = {
 
 
 def _hybrid(family: str, d: int, layers: int, heads: tuple[int, int, int], v_heads: int, **more: Any) -> ModelConfig:
-    """Three gated delta nets and one gated attention by turns, with a drafting head."""
+    """A hybrid: three gated delta nets, then one gated attention, repeated; with a drafting head."""
     kinds = tuple(FAMILIES[family].layers[i % 4] for i in range(layers))
     usual: dict[str, Any] = {
         "layer_kinds": kinds, "rotary_dim": 64, "rope_theta": 1e7, "delta": DeltaShape(16, v_heads, 128, 128, 4),
@@ -83,7 +83,7 @@ def _gpt_oss(layers: int, experts: int) -> ModelConfig:
 
 
 _A3B = {"n_experts": 256, "experts_per_token": 8, "d_expert": 512, "d_shared": 512}
-# Those of the general driver.
+# The shapes for the general driver.
 FAMILY_SHAPES: dict[str, ModelConfig] = {
     "qwen3.6-35b-a3b": _hybrid("qwen3_5_moe", 2048, 40, (16, 2, 256), 32, **_A3B),
     "qwen3.6-27b": _hybrid("qwen3_5", 5120, 64, (24, 4, 256), 48, ffn=17408),

@@ -1,7 +1,7 @@
-"""One run of the device's decode loop, as the host follows it: tokens out of the pinned ring, and a way to stop it.
+"""One run of the device's decode loop, as the host sees it: tokens from the pinned ring, and a way to stop it.
 
-The device needs nothing from the host while it runs. Reading is a look at two numbers in pinned memory and a slice of
-the ring; what the host does with the tokens overlaps with the next ones.
+The device needs nothing from the host while it runs. Reading takes a look at two numbers in pinned memory and a slice
+of the ring; the host's work on the tokens overlaps with the next ones.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from fulgur.engine.runtime import Bits, Told
     from fulgur.kernels.cuda.sampling import DeviceSampler
 
-QUEUED = 8  # steps of the graph driver that lie ahead: a stop leaves so many empty ones to run through
-SPINS = 2000  # looks without a token (about a millisecond) before the host begins to sleep between them
+QUEUED = 8  # steps that the graph driver queues ahead: after a stop, this many empty ones may still run
+SPINS = 2000  # polls without a token (about a millisecond) before the host begins to sleep between them
 NAP = 50e-6
 
 
 class TokenStream:
-    """`enqueue(n)` adds n steps to the device's queue (None: one launch makes them all)."""
+    """`enqueue(n)` adds n steps to the device's queue (None: one launch runs them all)."""
 
     def __init__(
         self, box: Any, ring: npt.NDArray[np.int32], limit: int, busy: Callable[[], bool], wait: Callable[[], None],
         enqueue: Callable[[int], None] | None, told: Callable[[int, int], list[Told]] | None = None,
         allow: Callable[[Bits], None] | None = None,
     ) -> None:  # fmt: skip
-        """`told(first, count)` has log-probabilities of tokens; `allow` queues a step whose token a mask restricts."""
+        """`told(first, count)` returns log-probabilities; `allow` queues a step whose token a mask restricts."""
         self.ended = False
         self._told, self._allow, self._given = told, allow, (0, 0)
         self._box, self._ring, self._limit = box, ring, limit
@@ -52,7 +52,7 @@ class TokenStream:
                 break
             idle += 1
             if idle > SPINS:
-                # Steps may have come to an end since the look above: only what is there after they did tells.
+                # Steps may have finished since the values were read above, so read them again once the device is idle.
                 if not self._busy() and not box.finished and box.count == self._seen:
                     self._fail()
                 time.sleep(NAP)
@@ -64,16 +64,16 @@ class TokenStream:
         return tokens
 
     def told(self) -> list[Told]:
-        """The log-probabilities of the tokens that were given last."""
+        """The log-probabilities of the tokens that were returned last."""
         return [] if self._told is None else self._told(*self._given)
 
     def allow(self, mask: Bits) -> None:
-        """What the next token may be."""
+        """Set which tokens may come next."""
         assert self._allow is not None
         self._allow(mask)
 
     def stop(self) -> list[int]:
-        """End the run at its next step; returns, when the device is idle, the tokens that were not read."""
+        """End the run at its next step; waits until the device is idle and returns the tokens that were not read."""
         if self.ended:
             return []
         box = self._box
@@ -82,7 +82,7 @@ class TokenStream:
             if not self._busy() and not box.finished:
                 if self._allow is None and (self._enqueue is None or self._asked >= self._limit):
                     self._fail()
-                break  # the queue ran empty before the flag was seen: nothing runs, which is all that is wanted
+                break  # the queue ran empty before the flag was seen: nothing runs, which is all that is needed
         self._end()
         return self._new(box.count)
 
@@ -105,7 +105,7 @@ class TokenStream:
         self._wait()
 
     def _fail(self) -> None:
-        """The device is idle and said nothing: waiting for it brings its error up, if it has one."""
+        """The device is idle but reported nothing: waiting for it raises its error, if it has one."""
         self._end()
         raise FulgurError("the GPU ended a run without a result", hint="Start the engine again.")
 
@@ -115,7 +115,7 @@ def sampled_stream(
     busy: Callable[[], bool], wait: Callable[[], None],
 ) -> TokenStream:  # fmt: skip
     """A run whose steps are queued one by one (`step`), each followed by a choice that sets up the next. With a
-    grammar the step after a token is under way before its mask is known."""
+    grammar, the step after a token is under way before the mask of the next token is known."""
 
     def steps(count: int) -> None:
         for _ in range(count):

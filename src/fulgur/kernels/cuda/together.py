@@ -1,7 +1,7 @@
-"""Which kernels run rows of several sequences: `few_step.py` for a few, `batch_step.py` for many, or passes of the
-decode kernels. From how many rows on is measured when the model opens.
+"""Chooses the kernels for rows of several sequences: `few_step.py` for a few, `batch_step.py` for many, or passes of
+the decode kernels. The thresholds are measured when the model opens.
 
-A sequence alone keeps the decode kernels, whatever the length of a draft: k rows then have the bits of k single steps.
+A single sequence keeps the decode kernels, whatever the length of a draft: k rows then have the bits of k single steps.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fulgur.kernels.cuda.weights import GpuWeights
 # From how many rows on; None: measured.
 FEW_FROM: int | None = None
 BATCH_FROM: int | None = None
-TRIED = (2, 3, 4, 6, 8, 12, 16)  # numbers of rows that are timed
-CONTEXT = 256  # tokens of each sequence before them
+TRIED = (2, 3, 4, 6, 8, 12, 16)  # numbers of rows to time
+CONTEXT = 256  # tokens of each sequence before those rows
 NEVER = ROWS + 1
 
 Step = Callable[[Int, Int, Int, Int, Int], object]
@@ -35,15 +35,15 @@ class Together:
         self.batch = BatchStep(prefill, given, stream) if possible(prefill) else None
         self.few = few_step(weights, given, prefill.kv, prefill.rope, gpu, stream)
         self.few_from = self.batch_from = NEVER
-        self.timed: dict[int, dict[str, float]] = {}  # by rows and way: seconds of a step
+        self.timed: dict[int, dict[str, float]] = {}  # seconds of a step, by rows and way
 
     @property
     def rows(self) -> int:
-        """Of a pass, at most."""
+        """The most rows of a pass."""
         return MAX_ROWS if self.batch is None else ROWS
 
     def choose(self, sequences: Int) -> FewStep | BatchStep | None:
-        """The kernels for these rows, if they are of several sequences, and enough."""
+        """The kernels for these rows, if they belong to several sequences and are enough."""
         n = len(sequences)
         if n < self.few_from and n < self.batch_from:
             return None
@@ -85,7 +85,7 @@ class Together:
 
 
 def _seconds(step: Step, rows: int, context: int, tables: Int, vocab: int) -> float:
-    """The least of a few steps over rows of as many sequences."""
+    """The time of the fastest of a few steps over rows of as many sequences."""
     each = np.arange(rows, dtype=np.int32)
     times = []
     for _ in range(5):

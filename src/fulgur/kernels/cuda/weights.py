@@ -132,7 +132,7 @@ def _put(
 
 
 def _put_fold(out: GpuWeights, layer: int) -> None:
-    """The router times the output projection, both as quantised."""
+    """Pack the product of the router and the output projection, both as quantised."""
 
     def used(name: str) -> torch.Tensor:
         matrix = out.plan.matrices[name]
@@ -213,9 +213,9 @@ def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
 
 
 def random_weights(plan: Plan, device: Any, seed: int = 0) -> GpuWeights:
-    """Random values made directly in packed form: a model of 30B takes seconds. Their size keeps activations near 1. If
-    the head is not tied to the embedding, layers add little: otherwise all positions of a deep model become alike and
-    every token is the same. (With a tied head, small layers would repeat the input token.)"""
+    """Random values, generated directly in packed form: a model of 30B takes seconds. Their size keeps activations near
+    1. If the head is not tied to the embedding, layers add little: otherwise all positions of a deep model become alike
+    and every token is the same. (With a tied head, small layers would repeat the input token.)"""
     import torch
 
     out = empty(plan, device)
