@@ -76,7 +76,7 @@ class Asker:
         return len(self.tokenizer.encode(text, special=False))
 
     def ask(self, prompts: Sequence[CodePrompt], *, search: bool = False) -> list[Reply]:
-        """Answers in the order of the prompts; `search` looks for the best line, as the product does for whole lines."""
+        """Answers in the order of the prompts; `search` looks for the best lines, as the product does."""
         written = self._run([self._request(prompt, logprobs=ALTERNATIVES if search else 0) for prompt in prompts])
         replies = [self._reply(prompt, run) for prompt, run in zip(prompts, written, strict=True)]
         return self._searched(prompts, written, replies) if search else replies

@@ -61,7 +61,7 @@ class Buffers(Protocol):
     """An editor that has files open."""
 
     def read(self, path: Path, on_disk: bytes) -> bytes | None:
-        """The content that the editor shows; None when it does not have the file open."""
+        """The content that the editor shows; None if it does not say."""
 
     def write(self, path: Path, content: bytes) -> bool:
         """Whether the editor accepted the new content."""

@@ -22,7 +22,7 @@ class Restored:
 
 
 def restore(files: Files, snapshots: Snapshots, before: Manifest, after: Manifest | None) -> Restored:
-    """Restore what differs between the snapshots `before` and `after` a turn (None: it never ended; uses the current).
+    """Restore what differs between the snapshots `before` and `after` a turn (None: it never ended; now counts).
 
     If a file was changed again since the turn, for example by hand, only the turn's change is reverted, and the file is
     named in `kept`. If both touch the same lines, the file is left as it is.

@@ -56,7 +56,7 @@ class Module:
 
 
 class Project:
-    """The modules of a workspace. Imports from outside it resolve to None.
+    """The modules of a workspace. Imports that lead outside it resolve to None.
 
     `texts` are the contents that files will have after a change that is not written yet.
     """

@@ -196,7 +196,7 @@ def rest(args: tuple[str, ...], start: int) -> str:
 
 
 def bindings(src: Piece) -> dict[str, list[tuple[ast.AST, bool]]]:
-    """All bindings of bare names in the file, by name; False for a conditional binding.
+    """All bindings of bare names in the file, by name; False if a condition decides whether the name is bound.
 
     Names in a class body are left out: functions do not see them."""
     try:

@@ -143,7 +143,7 @@ def use_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def following(src: Piece, node: ast.If) -> ast.stmt | None:
-    """The return right after an `if`; None if another statement follows."""
+    """The return right after an `if`; None if there is none."""
     block = src.block_of(node)
     after = block[block.index(node) + 1 :][:1]
     return after[0] if after and isinstance(after[0], ast.Return) else None
