@@ -1,7 +1,7 @@
 import os
 import sys
 
-# `python -m fulgur` put the current folder first on the module path: no module is ever taken from there.
+# `python -m fulgur` puts the current folder first on the module path. Remove it: no module is ever loaded from there.
 if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
     del sys.path[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FulgurError(Exception):
-    """A mistake or a missing thing that a person can mend; shown as one message, never as a traceback.
+    """A mistake or a missing thing that a person can fix; shown as one message, never as a traceback.
 
     `hint` says what to do next. `exit_code` is what a command ends with: 1 the work failed, 2 wrong use.
     """

@@ -1,4 +1,4 @@
-"""Small files of strangers, read whole: models, their configs and their templates."""
+"""Reads small untrusted files whole: models' configs, templates and tokenizers."""
 
 from __future__ import annotations
 

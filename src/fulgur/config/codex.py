@@ -12,7 +12,7 @@ from fulgur.errors import FulgurError, UsageError
 
 @dataclass
 class Import:
-    """What an import comes to: the table to write, projects to trust, and (key, why) left out."""
+    """The result of an import: the table to write, projects to trust, and (key, why) left out."""
 
     table: dict[str, object] = field(default_factory=dict)
     trusted: list[Path] = field(default_factory=list)
@@ -71,7 +71,7 @@ def _put(table: dict[str, object], path: keys.Path, value: object) -> None:
 
 
 def _name_base_urls(result: Import) -> None:
-    """Codex has providers built in that need no `base_url`; here every provider names its own."""
+    """Spell out Codex's built-in `openai` provider: here every provider names its `base_url`."""
     provider = result.table.get("model_provider", "openai")
     providers = result.table.get("model_providers", {})
     assert isinstance(providers, dict)

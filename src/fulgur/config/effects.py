@@ -9,7 +9,7 @@ from fulgur.config.settings import Settings
 
 
 def without_effect(settings: Settings, model: str, abilities: Collection[str]) -> list[str]:
-    """One warning a key whose `needs` the model lacks; keys at their default are not worth a word."""
+    """One warning per key whose `needs` the model lacks; keys at their default get none."""
     warnings = []
     for path in sorted(settings.values):
         key = keys.find(path)

@@ -35,7 +35,7 @@ class Hook:
     """The file that its command stands in."""
 
     def fits(self, *, tool: str = "", path: str = "") -> bool:
-        """Whether it is about this tool and this file."""
+        """Whether the hook applies to this tool and this file."""
         return _any(tool, self.tools) and (_any(path, self.files) or _any(path.rpartition("/")[2], self.files))
 
 
@@ -44,8 +44,8 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def find_hooks(settings: Settings) -> list[Hook]:
-    """All of them in the order of their names; UsageError when one is not whole. The project's config counts only when
-    the project is trusted, and so do its hooks."""
+    """All hooks in the order of their names; UsageError when one is incomplete. Like the rest of its config, a
+    project's hooks count only when the project is trusted."""
     found = []
     for name in settings.names_under("hooks"):
         fields = settings.under("hooks", name)

@@ -1,4 +1,4 @@
-"""From files and flags to one flat set of keys, each with the layer it came from."""
+"""Merges files and flags into one flat set of keys, each with the layer it came from."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def named_texts(settings: Settings, folder: str) -> list[NamedText]:
 
 
 def parse(path: Path, text: str) -> NamedText:
-    """One file; UsageError when its head has no end or a line that is no `key: value`."""
+    """Parse one file; UsageError when its head has no end or a line that is not `key: value`."""
     head: dict[str, str] = {}
     if match := _HEAD.match(text):
         for line in filter(str.strip, match.group(1).splitlines()):

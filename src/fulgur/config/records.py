@@ -84,7 +84,7 @@ class ProjectRecords:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """A change takes milliseconds; a lock that is held for longer must not stop the screen."""
+    """Wait half a second at most: a change takes milliseconds, and a lock held for longer must not stop the screen."""
     for _ in range(50):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

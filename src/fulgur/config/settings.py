@@ -25,7 +25,7 @@ _ADDRESS = "For example http://127.0.0.1:8080/v1"
 
 @dataclass(frozen=True)
 class Provider:
-    """Where a model is reached. `base_url` None: the local server, started by itself when none runs."""
+    """Where a model is reached. `base_url` None: the local server, started when none runs."""
 
     id: str
     name: str
@@ -63,7 +63,7 @@ class McpServer:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the config layers came to; `load_settings` makes it."""
+    """The result of merging the config layers; `load_settings` makes it."""
 
     workspace: Path
     """The folder worked in."""
@@ -178,7 +178,8 @@ class Settings:
         return replace(self, values=values, sources=sources)
 
     def inside(self, workspace: Path, changes: Mapping[str, Value]) -> Settings:
-        """These settings, with these keys changed, for a copy of the workspace; files that change do not count."""
+        """These settings for a copy of the workspace, with `changes` applied; config files that change later do not
+        count."""
         values = {path: value for path, value in self.values.items() if path[0] != "mcp_servers"}
         values.update({tuple(name.split(".")): value for name, value in changes.items()})
         sources = {**self.sources, **{tuple(name.split(".")): "subagent" for name in changes}}
@@ -272,7 +273,7 @@ class Settings:
         return load_settings(self.workspace, **self.request)  # type: ignore[arg-type]
 
     def differs_from(self, other: Settings) -> list[str]:
-        """The keys with another value."""
+        """The keys whose values differ."""
         paths = {*self.values, *other.values}
         return sorted(keys.show(path) for path in paths if self.values.get(path) != other.values.get(path))
 
@@ -289,7 +290,7 @@ def find_project(workspace: Path, home: Path) -> Path:
     """The nearest folder above with `.git` or `.fulgur` (Fulgur's home is not a project), else the workspace itself."""
     for folder in (workspace, *workspace.parents):
         git, own = folder / ".git", folder / ".fulgur"
-        # An empty `.git` or `.fulgur` only holds the name, see `sandbox.bubblewrap`.
+        # An empty `.git` or `.fulgur` only reserves the name, see `sandbox.bubblewrap`.
         if git.is_file() or (git / "HEAD").exists() or ((own / "config.toml").exists() and own != home):
             return folder
     return workspace
@@ -308,7 +309,7 @@ def load_settings(
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     project = find_project(folder, home)
-    stamps = _stamps(home, project)  # first: what changes while it is read is read again
+    stamps = _stamps(home, project)  # taken first, so that a file that changes while it is read is read again
     trusted = ProjectRecords(home).trusted(project)
     stack = [layers.defaults()]
     warnings: list[str] = []
@@ -344,7 +345,7 @@ def load_settings(
 
 
 def _stamps(home: Path, project: Path) -> tuple[object, ...]:
-    """What changes when a config file does, or the trust in the project."""
+    """A value that changes when a config file, or the trust in the project, does."""
     found: list[object] = []
     for file in (home / "config.toml", project / ".fulgur" / "config.toml", home / "projects.json"):
         try:

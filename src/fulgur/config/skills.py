@@ -26,7 +26,7 @@ _MOST_DESCRIPTION = 500
 
 @dataclass(frozen=True)
 class Skill:
-    """One of them. `root` is the folder that none of its files may lead out of."""
+    """One skill. `root` is the folder that none of its files may lead out of."""
 
     name: str
     description: str
@@ -34,7 +34,7 @@ class Skill:
     root: Path
 
     def read(self, file: str = "") -> str:
-        """The text of a file of it, SKILL.md without a name; FulgurError when there is none."""
+        """The text of one of its files, by default SKILL.md; FulgurError when there is none."""
         data = read_inside(self.root, self.folder / (file or _FILE), _MOST_BYTES)
         inside = os.path.normpath(file or _FILE)
         if data is None or os.path.isabs(file) or inside.startswith(".."):
@@ -55,7 +55,8 @@ class Skill:
 
 
 def find_skills(settings: Settings) -> tuple[list[Skill], list[str]]:
-    """The skills by their names, the project's before those of the same name at home; and what is wrong with others."""
+    """The skills sorted by name, and what is wrong with others. A project's skill replaces one of the same name at
+    home."""
     places = [settings.home / "skills"]
     if settings.trusted:
         places += [settings.project / place for place in _PLACES]
@@ -63,7 +64,7 @@ def find_skills(settings: Settings) -> tuple[list[Skill], list[str]]:
     wrong: list[str] = []
     for place in places:
         for path in sorted(place.glob(f"*/{_FILE}"))[:_MOST_SKILLS]:
-            # A person's own may be a link to anywhere, a project's only to another place of the project.
+            # A person's own skill may link to anywhere, a project's only to another place in the project.
             folder, root = path.parent, settings.project
             if place == places[0]:
                 folder = root = path.parent.resolve()
@@ -81,8 +82,8 @@ def find_skills(settings: Settings) -> tuple[list[Skill], list[str]]:
 
 
 def _split(text: str) -> tuple[dict[str, str], str]:
-    """The head's values, each as one line, and the text after it. Of the YAML that heads are written in, only plain
-    values and those that go on in indented lines count."""
+    """The head's values, each as one line, and the text after it. Of YAML, only plain values and those continued on
+    indented lines are read."""
     match = _HEAD.match(text)
     if match is None:
         return {}, text.strip()

@@ -40,5 +40,5 @@ def value_text(value: object) -> str:
         return f"[{', '.join(value_text(item) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_name(str(k))} = {value_text(v)}' for k, v in value.items())}}}"
-    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    # A JSON string is a TOML basic string, except for DEL, which TOML wants escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

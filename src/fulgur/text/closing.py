@@ -1,12 +1,13 @@
-"""How JSON under a schema is brought to its end before the tokens run out.
+"""Brings JSON under a schema to its end before the tokens run out.
 
-A model may write a string or nest objects for as long as it is let. So an answer with a limit is watched: from time to
-time the shortest way to its end is followed on a copy of the matcher, and when there is just room for it left, only
-tokens of that way are allowed. Which token is next on it is a matter of rank. Inside a string its end comes first.
-Outside, the end of the answer, closing brackets, separators, `null`, numbers, an empty string, opening brackets.
+A model may extend a string or nest objects for as long as it is allowed to. So an answer with a limit is watched: from
+time to time the shortest path to its end is followed on a copy of the matcher, and when the tokens left just suffice
+for it, only tokens on that path are allowed. Ranks decide which token is next on the path. Inside a string its end
+comes first. Outside, the order is: the end of the answer, closing brackets, separators, `null`, numbers, an empty
+string, opening brackets.
 
-Where none of these may come, as in a string that must be an address, the nearest place where one may is searched for,
-character by character. Where none is found the answer is not watched.
+Where none of these is allowed, as in a string that must be an address, a search tries characters until it finds the
+nearest place where one is. When it finds none, the answer is not watched.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ Allowed: TypeAlias = npt.NDArray[np.uint8]
 
 _QUOTE, _BACKSLASH = b'"\\'
 _NEVER = 255
-_LONGEST = 8192  # tokens of a way that is looked for
-_INNER = 3  # rank inside a string of what does not end it
+_LONGEST = 8192  # tokens of the longest path that is followed
+_INNER = 3  # rank inside a string of a token that does not end it
 _NEAR = 2  # rank up to which a token ends a string or a value
-_CONTENT = (4, 9)  # ranks outside of what may have to go on: numbers, and what is no JSON by itself
+_CONTENT = (4, 9)  # ranks outside strings of what may have to go on: numbers, and what is not JSON by itself
 _MOST_PROBES = 600  # characters that are tried in a search
 _REPEATED = b"0aA"  # characters that are tried many times over
 _MOST_REPEATED = 64
-_MOST_CONTENT = 1024  # tokens that go on with strings and values for want of a way out of them
+_MOST_CONTENT = 1024  # tokens that continue strings and values for lack of a way out of them
 _WORDS = (b"null", b"false", b"true")
 _FIRST_LOOK = 1024  # tokens before the limit: most answers have ended by then
-_SLACK = 8  # the way that is taken may be a little longer than the one that was looked at
+_SLACK = 8  # the path that is taken may be a little longer than the one that was measured
 
 
 class Ranks:
-    """How near each token brings the end, in a string and outside; less is nearer."""
+    """How near each token brings the end, inside a string and outside; lower is nearer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.bytes = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
@@ -52,7 +53,7 @@ class Ranks:
         self.characters = {token: number for number, token in enumerate(self.bytes) if token in printable}
 
     def state_after(self, state: int, token: int) -> int:
-        """Where a token leaves: outside of strings (0), in one (1), behind a backslash (2)."""
+        """The state after a token: outside strings (0), in one (1), after a backslash (2)."""
         for byte in self.bytes[token] if 0 <= token < len(self.bytes) else b"":
             if state == 2:
                 state = 1
@@ -90,10 +91,10 @@ class Closing:
         self._ranks = ranks
         self._limit = limit
         self._states = [0]  # after each token
-        self._look_at = max(0, limit - _FIRST_LOOK)  # tokens written when the way is looked for next
-        self._jump = 0  # by how much the way may grow with a token that opens something
+        self._look_at = max(0, limit - _FIRST_LOOK)  # the number of written tokens at which to look next
+        self._jump = 0  # how much the path may grow by a token that opens something
         self._now = False
-        self._lost = False  # no way was found
+        self._lost = False  # no path was found
 
     def took(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -103,7 +104,8 @@ class Closing:
         del self._states[len(self._states) - count :]
 
     def needed(self, matcher: LLMatcher) -> int | None:
-        """Tokens of the shortest way to the end, by the ranks, from where the matcher stands; None: none was found."""
+        """The tokens of the shortest path by the ranks from the matcher's state to the end; None when none was
+        found."""
         probe = matcher.deep_copy()
         state, count, size = self._states[-1], 0, len(self._ranks.bytes)
         fruitless: set[bytes] = set()
@@ -164,12 +166,12 @@ class Closing:
         self._jump = max(self._jump, needed)
         spare = self._limit - written - needed - needed // 8 - _SLACK
         self._now = spare <= 0
-        # What is opened meanwhile has to be closed too: the nearer the limit, the more often a look.
+        # What is opened meanwhile has to be closed too, so look more often near the limit.
         self._look_at = written + max(1, min(spare // 2, spare - self._jump // 2))
         return needed
 
     def _is_content(self, token: int, state: int) -> bool:
-        """Whether the nearest token only goes on with a string or a value."""
+        """Whether the nearest token only continues a string or a value."""
         if state:
             return bool(self._ranks.inside[token] == _INNER)
         return int(self._ranks.outside[token]) in _CONTENT
@@ -177,8 +179,8 @@ class Closing:
     def _way_out(self, matcher: LLMatcher, state: int) -> list[int]:
         """The fewest characters after which the string or value may end; empty when the search found none.
 
-        Places where the same tokens are allowed count as one. So what has to be counted, as in `minLength`, is not
-        found by the search itself: one character many times over is tried too.
+        States that allow the same tokens count as one. So the search itself cannot find an end that depends on a count,
+        as with `minLength`: repetitions of one character are tried too.
         """
         ranks = self._ranks.inside if state else self._ranks.outside
         size, probes = len(self._ranks.bytes), 0
@@ -215,13 +217,13 @@ class Closing:
         return []
 
     def _nearest(self, allowed: Allowed, state: int) -> npt.NDArray[np.int64]:
-        """Of the allowed tokens those of the least rank."""
+        """The allowed tokens of the lowest rank."""
         tokens = np.flatnonzero(allowed)
         ranks = (self._ranks.inside if state else self._ranks.outside)[tokens]
         return tokens[ranks == ranks.min(initial=_NEVER)]
 
 
 def allowed_tokens(matcher: LLMatcher, vocab_size: int) -> Allowed:
-    """One byte a token: 1 where it may come next."""
+    """One byte per token: 1 where it may come next."""
     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     return np.unpackbits(bits, count=vocab_size, bitorder="little")

@@ -1,4 +1,4 @@
-"""Prompts of the embedded models that fit their context: cut around the place that is meant.
+"""Builds prompts that fit the context of the embedded models, cut around the place in question.
 
 Every door (commands, agent, HTTP, evaluation) builds its prompts here, so that the same question gets the same answer.
 """
@@ -15,14 +15,14 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import FILE, Piece, RecentEdit, Special, completion_pieces, edit_pieces
 
-PREFIX_CHARS = 4200  # at most what a completion sees before and after the cursor
+PREFIX_CHARS = 4200  # the most that a completion sees before and after the cursor
 SUFFIX_CHARS = 1200
 FOLLOWING = 2  # lines by which a whole guess is judged (`text/search.py`)
-_LEEWAY = 1200  # a long prefix begins within so many characters
+_LEEWAY = 1200  # a prefix that is too long begins within so many characters of its cut
 UNNAMED = "main.py"  # every text the models were trained on had a name
 ANSWER_ROOM, MARGIN = 1.5, 96  # an answer may be this much longer than its region
 _SPARE = 16  # special tokens of a prompt
-_LONGEST_TOKEN = 32  # characters: a text longer than this a token is cut before it is counted
+_LONGEST_TOKEN = 32  # characters per token: a text longer than that is cut before its tokens are counted
 # The last piece of a text as the embedded tokenizer splits it, digits aside: they stand alone.
 _DUNDER = r"__(?:[^\W\d_]+(?:_[^\W\d_]+)*_{0,2})?"  # __init__ and its beginnings
 _SIGN = r"(?:[^\s\w]|_)"
@@ -48,9 +48,9 @@ class CodePrompt:
     one_line: bool = False  # the answer ends with its line
     begins: str = ""  # the end of the prefix, which the model writes again
     path: str = ""
-    around: tuple[str, str] = ("", "")  # the text before and behind a cursor
+    around: tuple[str, str] = ("", "")  # the text before and after a cursor
     forward: Sequence[Piece] = ()  # the text before it alone, as a file that is read from its top
-    following: str = ""  # the next lines behind it
+    following: str = ""  # the next lines after it
 
 
 def edit_request(
@@ -104,7 +104,7 @@ def completion_request(
 
 
 def following(suffix: str) -> str:
-    """A text behind a cursor, to the end of the next lines that say something; empty when there are none."""
+    """The text after a cursor, to the end of the next lines that are not blank; empty when there are none."""
     rest, *lines = suffix.split("\n")
     said = [number for number, line in enumerate(lines, 1) if line.strip()][:FOLLOWING]
     return "\n".join([rest, *lines[: said[-1]], ""]) if said else ""
@@ -132,10 +132,10 @@ def around(prefix: str, suffix: str) -> tuple[str, str]:
 
 
 def steady_line(text: str, first: int, last: int) -> int:
-    """Where to cut a text between two offsets, at a line that stays the same while somebody types at its end.
+    """Where to cut a text between two offsets: at a line that stays the same while somebody types at the text's end.
 
-    With every other beginning of the prompt the whole of it is computed anew. The least indented line wins; which of
-    several depends on the line itself and not on where it stands.
+    A prompt with another beginning is computed anew as a whole. The least indented line wins; which of several depends
+    on the line itself, not on its position.
     """
     starts = [match.end() for match in re.finditer(r"\n(?=[^\n])", text[first:last])]
     if not starts:

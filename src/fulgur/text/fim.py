@@ -36,7 +36,7 @@ class FimFamily:
 
 _FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 
-# The first that fits is taken: the more demanding ones stand before those that share their tokens.
+# The first that fits is taken, so the more demanding ones come before those that share their tokens.
 FAMILIES: tuple[FimFamily, ...] = (
     FimFamily("fulgur", *_FIM, file="<|file|>", stops=("<|end|>", "<|eos|>"), needs=("<|file|>", "<|end|>")),
     FimFamily(

@@ -1,7 +1,7 @@
 """A tokenizer from the vocabulary inside a GGUF file.
 
 GGUF names the splitting pattern (`tokenizer.ggml.pre`) instead of holding it, so the patterns of the families that
-Fulgur runs are written here. A name that is not known is an error: another pattern would give other tokens in silence.
+Fulgur runs are written here. An unknown name is an error: another pattern would silently give other tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 
 def _by_case(ending: str, digits: str) -> list[str]:
-    """Words in which a small letter is followed by no capital."""
+    """Patterns for words in which no capital follows a small letter."""
     word = r"[^\r\n\p{L}\p{N}]?"
     words = f"{word}{_UPPER}*{_LOWER}+{ending}|{word}{_UPPER}+{_LOWER}*{ending}"
     return [words + "|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
@@ -42,7 +42,7 @@ _TEKKEN = _by_case("", r"\p{N}")  # Mistral
 _STARCODER = [r"\p{N}", _GPT2]
 _DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
 
-# Patterns applied one after the other to what the one before left.
+# Patterns, each applied to the pieces that the one before left.
 _PATTERNS: dict[str, list[str]] = {
     "default": [_GPT2],
     "gpt-2": [_GPT2],
@@ -84,7 +84,8 @@ def pieces_of(metadata: dict[str, Any]) -> list[str]:
 
 
 def adds_bos(metadata: dict[str, Any]) -> bool:
-    """Whether plain text starts with the beginning-of-text token: what the file says, else the kind's custom."""
+    """Whether plain text starts with the beginning-of-text token: what the file says, else what is usual for its
+    kind."""
     default = metadata.get(_PREFIX + "model") == "llama" or _PATTERNS.get(metadata.get(_PREFIX + "pre", "")) is _LLAMA3
     return bool(metadata.get(_PREFIX + "add_bos_token", default))
 
@@ -100,7 +101,7 @@ def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
             hint="Take the model's Hugging Face folder, whose tokenizer.json holds the pattern.",
         )
     merges = [_pair(_text(merge)) for merge in _required(metadata, "merges")]
-    # Llama 3 and Mistral take a whole word that is in the vocabulary as it is, without merging their way there.
+    # Llama 3 and Mistral take a word that is in the vocabulary as one token, without going through merges.
     whole_words = _PATTERNS[name] in (_LLAMA3, _TEKKEN)
     backend = Backend(models.BPE(vocab=_numbered(tokens), merges=merges, ignore_merges=whole_words))
     if _PATTERNS[name] in (_QWEN2, _QWEN35):
@@ -140,7 +141,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
 
 
 def _merges_of_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """SentencePiece keeps a score a piece instead of merges: every way to make a piece from two, best piece first."""
+    """Merges from SentencePiece's scores, one per piece: every way to make a piece from two, the best piece first."""
     ranked = []
     for piece, number in vocabulary.items():
         for cut in range(1, len(piece)):

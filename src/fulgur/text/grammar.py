@@ -76,7 +76,7 @@ class Grammar:
 
     @classmethod
     def unchecked(cls, spec: GrammarSpec) -> Grammar:
-        """Of a spec that was checked elsewhere: what is still wrong with it shows when its matcher is made."""
+        """From a spec that was checked elsewhere; an error in it shows when its matcher is made."""
         return cls(spec, _compiled(spec))
 
 
@@ -125,7 +125,7 @@ class GrammarMatcher:
     """Where one answer stands in its grammar.
 
     An end token is accepted when the answer is complete; after it nothing is. A token that is refused changes nothing.
-    `limit`: the answer has at most so many tokens. JSON is brought to its end before (`closing.py`).
+    `limit`: the most tokens the answer may have; JSON is brought to its end before that (`closing.py`).
     """
 
     def __init__(self, grammar: Grammar, tokenizer: Tokenizer, limit: int | None = None) -> None:
@@ -146,7 +146,7 @@ class GrammarMatcher:
     given = False  # what a grammar allows is still the model's choice
 
     def mask(self, out: np.ndarray) -> None:
-        """Set `out` (uint8 or bool, one entry a token of the model) to 1 where the token may come next, else to 0.
+        """Set `out` (uint8 or bool, one entry per token of the model) to 1 where the token may come next, else to 0.
 
         `out` may be longer than the tokenizer's vocabulary, as many models' logits are; the rest is never allowed.
         """

@@ -88,7 +88,7 @@ class JsonScanner:
             self._value_ended()
         elif character == "\\":
             self.state = "escape"
-        elif character < " ":  # models write bare line breaks into strings: meant, and easily mended
+        elif character < " ":  # models write bare line breaks into strings: clear in meaning, and easily escaped
             return json.dumps(character)[1:-1]
         return character
 

@@ -5,7 +5,7 @@ An answer is `Begin`, then deltas of text, reasoning and calls, then `Finish`. A
 `Steered` stands where an old direction ends: what follows belongs to the new one.
 
 Splitters (`text/split*.py`) make text, reasoning, calls and `Malformed`. Backends add the rest; a `Malformed` that is
-no part of a call they give on as text. Other readers have vocabularies of their own: `engine/events.py` is what the
+not part of a call they pass on as text. Other readers have vocabularies of their own: `engine/events.py` is what the
 engine reports of tokens, `protocol/events.py` what clients read, `protocol/agent.py` what screens read.
 """
 
@@ -26,7 +26,7 @@ class Usage:
     reasoning_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
-    seconds: float = 0.0  # from the tokens given to the engine to its last one, where the backend knows it
+    seconds: float = 0.0  # from the prompt reaching the engine to its last token, where the backend knows it
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class CallEnd:
 
 @dataclass(slots=True)
 class Malformed:
-    """What was meant as a call and is none. `text` is all of it, markers included.
+    """What was meant as a call but is not one. `text` is all of it, markers included.
 
     `in_call`: the call had started; it is void. Otherwise nothing of the text was passed on before.
     """
@@ -97,7 +97,7 @@ class Steered:
 
 @dataclass(slots=True)
 class Finish:
-    """`reason`: stop, length, tool_calls, content_filter or cancelled. `stop`: the asked-for text that ended it."""
+    """`reason`: stop, length, tool_calls, content_filter or cancelled. `stop`: the stop string that ended it."""
 
     reason: str
     usage: Usage

@@ -1,8 +1,8 @@
 """What a vocabulary's pieces stand for: the exact bytes of one token.
 
 Two kinds of vocabulary exist among code models. Byte-level ones (GPT-2 and its descendants) write every byte as one
-printable character. SentencePiece ones write a space as `▁` and a byte that has no piece of its own as `<0xNN>`.
-Which one a tokenizer is, is written in its decoder.
+printable character. SentencePiece ones write a space as `▁` and a byte that has no piece of its own as `<0xNN>`. A
+tokenizer's decoder says which kind it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Messages to tokens, with what people and tools wrote kept apart from the template's own markers.
+"""Encodes messages, keeping what people and tools wrote apart from the template's own markers.
 
-A file or a tool's output may spell `<|im_end|>`. In the rendered prompt that text must stay text, or whoever wrote the
-file speaks in the name of the system. Such places are fenced before the template runs and encoded as plain characters.
+A file or a tool's output may spell `<|im_end|>`. In the rendered prompt that text must stay text; otherwise whoever
+wrote the file could speak as the system. Such places are fenced before the template runs and encoded as plain
+characters.
 """
 
 from __future__ import annotations

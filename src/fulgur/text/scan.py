@@ -26,9 +26,9 @@ def first_of(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
 
 
 class Scanner:
-    """A machine over a stream of text.
+    """A state machine over a stream of text.
 
-    A state is a method that takes from the buffer and returns whether to go on; False means that it needs more text.
+    A state is a method that takes from the buffer and returns whether to continue; False means that it needs more text.
     """
 
     def __init__(self, first: Callable[[], bool]) -> None:

@@ -1,8 +1,9 @@
-"""The likeliest line, where greedy decoding gives the likeliest next token.
+"""Finds the likeliest line, where greedy decoding finds the likeliest next token.
 
-After a greedy line the most promising other choices along it are followed to their ends, all at once, and the best
-line wins: the most probable one, less what speaks against it in its place. Probable is meant both ways: by the model
-that knows what follows, and by the model that reads the file from its top, with the line, to the lines that follow.
+After a greedy line, the most promising alternatives along it are followed to their ends in parallel, and the best line
+wins: the most probable one, minus penalties for what speaks against it in its place. Two probabilities count: that of
+the line, by the model that knows what follows, and that of the line and the next lines, by the model that reads the
+file from its top.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dataclasses import dataclass
 
 BRANCHES = 8
 ALTERNATIVES = 8  # at each token
-# What a doubt takes from a log-probability (chosen on held-out lines, docs/model.md).
+# What a doubt subtracts from a log-probability (chosen on held-out lines, docs/model.md).
 _DOUBT, _UNKNOWN_NAME = 2.0, 1.0
-FORWARD = 0.5  # what reading from the top counts, beside 1 (chosen on one set, confirmed on another: docs/model.md)
+FORWARD = 0.5  # weight of reading from the top, relative to 1 (chosen on one set, confirmed on another: docs/model.md)
 _STRING = re.compile(r"(\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*')")
 _WORD = re.compile(r"\w+")
-_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?!\w*\s*=[^=])")  # that is read, no attribute
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?!\w*\s*=[^=])")  # a name that is read, not an attribute
 _BINDING = re.compile(r"([\w, ]+?)\s*(?::[^=\n]+)?=(?!=)|(?:for|as|def|class|import)\s+([\w, ]+)")
 _BLOCK = re.compile(r"\s*(?:if|elif|else|for|while|with|try|except|finally|def|class|async)\b")
 
@@ -56,7 +57,7 @@ class Candidate:
 def branches(
     steps: Sequence[Step], begins: str, decode: Callable[[Sequence[int]], str], stops: Collection[int]
 ) -> list[Branch]:
-    """The most probable beginnings that leave a greedy line; each begins with the given text."""
+    """The most probable beginnings that depart from a greedy line; each starts with `begins`."""
     found: list[tuple[float, int, int]] = []
     before = 0.0
     for at, step in enumerate(steps):
@@ -75,7 +76,7 @@ def branches(
 
 
 def beyond(tokens: Sequence[int], given: Sequence[int]) -> int:
-    """How many of an answer's tokens are more than the given text spelled again; only these count."""
+    """How many of an answer's tokens go beyond a repetition of the given text; only these count."""
     same = 0
     while same < min(len(tokens), len(given)) and tokens[same] == given[same]:
         same += 1
@@ -85,7 +86,7 @@ def beyond(tokens: Sequence[int], given: Sequence[int]) -> int:
 def best(
     candidates: Sequence[Candidate], before: str, after: str, path: str, forward: Mapping[str, float] | None = None
 ) -> Candidate:
-    """The most probable line after doubts; a text that was reached in several ways has the probability of them all.
+    """The most probable line after penalties; a text reached in several ways has the sum of their probabilities.
 
     `forward`: by line, the log-probability of it and of the next lines, read from the top of the file.
     """
@@ -111,7 +112,7 @@ class _Place:
     start: str  # of the line
     below: list[str]  # lines that follow it, as far as its block goes
     known: frozenset[str]  # words of the text around it
-    missing: frozenset[str]  # names that are read below and nowhere bound
+    missing: frozenset[str]  # names that are read below and bound nowhere
 
     @classmethod
     def of(cls, before: str, after: str) -> _Place:
@@ -125,7 +126,7 @@ class _Place:
         return cls(start, below, frozenset(above | set(_WORD.findall(after))), frozenset(read - bound - above))
 
     def doubts(self, text: str) -> float:
-        """What speaks against the line if it ends with this text."""
+        """The penalty for the line if it ends with this text."""
         line = self.start + text
         plain = _code(line)
         opened = sum(plain.count(sign) for sign in "([{") - sum(plain.count(sign) for sign in ")]}")
@@ -150,7 +151,7 @@ class _Place:
 
 
 def _code(line: str) -> str:
-    """A line without what its strings say, and without its comment."""
+    """A line without its strings and its comment."""
     return _STRING.sub(" ", line).split("#")[0].rstrip()
 
 

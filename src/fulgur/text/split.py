@@ -1,4 +1,4 @@
-"""Splitters: streamed text to text, reasoning and tool calls, while it streams. One file a format.
+"""Splitters turn an answer into text, reasoning and tool calls while it streams. One file per format.
 
 A splitter holds back only what may be the start of a marker. However the text is cut, the merged parts are the same.
 """
@@ -67,8 +67,8 @@ def detect_format(template_source: str) -> str:
 
 
 def call_opening(format: str, name: str, key: str = "arguments") -> str:
-    """What a model writes before the JSON of a call. Qwen3-Coder's bare values cannot be held to a schema: JSON is put
-    into its mouth, which the models that write them have learnt too."""
+    """What a model writes before the JSON of a call. Qwen3-Coder's bare values cannot be held to a schema, so it is
+    made to write JSON, which those models have learnt too."""
     if format == "harmony":
         return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
     if format == "mistral":

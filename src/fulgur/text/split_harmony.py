@@ -5,7 +5,7 @@
     <|start|>assistant<|channel|>final<|message|>text<|return|>
 
 The prompt ends with `<|start|>assistant`, so an answer begins in the middle of a header. Two messages of one kind in a
-row are parted by an empty line.
+row are separated by an empty line.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class HermesSplitter(CallScanner):
         return False if reason is None else self._break(reason)
 
     def _pass_on(self) -> None:
-        """Name and arguments as far as they are known."""
+        """Pass on the name and the arguments as far as they are known."""
         envelope = self._envelope
         if envelope.name is None:
             return
@@ -74,7 +74,7 @@ class HermesSplitter(CallScanner):
         return self._go(self._surplus)
 
     def _surplus(self) -> bool:
-        """Something else stands there, such as one brace too many: to the next marker or the end of the line."""
+        """Give back anything else, such as an extra brace, up to the next marker or the end of the line."""
         stops = [self.close, *self.opens, "\n"]
         found = first_of(self._buffer, stops)
         held = 0 if self._final else partial(self._buffer, stops)
@@ -102,7 +102,7 @@ class _Envelope:
         return self._scanner.done
 
     def take(self, text: str, start: int) -> int:
-        """Take one character, or a run of ordinary ones; returns where to go on."""
+        """Take one character, or a run of ordinary ones; returns where to continue."""
         scanner = self._scanner
         end = scanner.run_end(text, start)
         if end > start:
@@ -152,7 +152,7 @@ class _Envelope:
 
 
 def _unpacked(value: str) -> str:
-    """Arguments that are no object: null means none, and some models put the object into a string."""
+    """Convert arguments that are not an object: null means none, and some models put the object into a string."""
     if value == "null":
         return "{}"
     if value.startswith('"'):

@@ -2,7 +2,7 @@
 
     [THINK]First I look.[/THINK]Text.[TOOL_CALLS]read[ARGS]{"path": "a.py"}[TOOL_CALLS]list[ARGS]{}
 
-Older models write a list of objects behind one marker: [TOOL_CALLS][{"name": "read", "arguments": {"path": "a.py"}}].
+Older models write a list of objects after one marker: [TOOL_CALLS][{"name": "read", "arguments": {"path": "a.py"}}].
 """
 
 from __future__ import annotations

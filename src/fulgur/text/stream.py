@@ -1,4 +1,4 @@
-"""Tokens to text while they arrive."""
+"""Decodes tokens to text as they arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StreamDecoder:
 
     A character whose bytes are spread over several tokens comes out with the last of them, never in halves.
     keep: special tokens that are shown although the others are skipped (a splitter's markers).
-    continuation: the tokens go on from a text, so a SentencePiece vocabulary's first space is part of them.
+    continuation: the tokens continue a text, so a SentencePiece vocabulary's first space is part of them.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Chat templates: messages to the prompt text a model was trained on.
 
-Templates are jinja2 from strangers, so they run in a sandbox that cannot change what it is given. Settings, filters and
+Templates are untrusted jinja2, so they run in a sandbox that cannot change what it is given. Settings, filters and
 globals are those of transformers, so that a template renders the same here as there.
 """
 
@@ -155,7 +155,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
             return nodes.Scope(body, lineno=line)
 
     class Environment(ImmutableSandboxedEnvironment):
-        """Reads what a dict holds under a name at once; the general way raises an exception for each of them."""
+        """Looks names up in a dict directly; the general way raises an exception for each of them."""
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
@@ -166,7 +166,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _strftime_now
-    # The type itself would hand a template `dict.fromkeys` and its like.
+    # The type itself would give a template `dict.fromkeys` and the like.
     environment.globals["dict"] = lambda *pairs, **items: dict(*pairs, **items)
     return environment
 

@@ -93,18 +93,18 @@ class Tokenizer:
 
         special: control tokens written in the text (`<|im_end|>`, `<tool_call>`) become those tokens; with False they
         are plain characters, which is what text from outside must be.
-        continuation: the text goes on from other text, so a SentencePiece vocabulary puts no space before it.
+        continuation: the text continues other text, so a SentencePiece vocabulary puts no space before it.
         """
         if not special and (self.control_pattern is None or self.control_pattern.search(text) is None):
             special = True  # nothing to parse, the plain path gives the same tokens
         return _encode(*self._variant(special, continuation), text)
 
     def continuation_encoder(self) -> Callable[[str], list[int]]:
-        """`encode` of plain text that goes on from other text, as a function that does not hold this object."""
+        """`encode` of plain text that continues other text, as a function that does not hold this object."""
         return functools.partial(_encode, *self._variant(False, True))
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True, continuation: bool = False) -> str:
-        """Text of `tokens`; bytes that are no UTF-8 become U+FFFD. `continuation` keeps the first token's space."""
+        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD. `continuation` keeps the first token's space."""
         skipped = self.special_ids if skip_special else frozenset()
         data = b"".join([self.token_bytes(token) for token in tokens if token not in skipped])
         if self.drops_space and not continuation and data.startswith(b" "):
@@ -133,7 +133,7 @@ class Tokenizer:
         return data
 
     def _variant(self, special: bool, continuation: bool) -> tuple[Backend, dict[int, int]]:
-        """The backend for these options: it shares the model, and is made when first asked for."""
+        """The backend for these options; it shares the model and is created on first use."""
         key = (special, continuation)
         if key not in self._variants:
             self._variants[key] = _make_variant(self.backend, special=special, prefix=not continuation)
@@ -177,7 +177,7 @@ def _state(component: Any) -> dict[str, Any] | None:
 def _make_variant(backend: Backend, *, special: bool, prefix: bool) -> tuple[Backend, dict[int, int]]:
     """A backend over the same model without control tokens and/or without the space before the text.
 
-    Added tokens may get other numbers in it; the second value maps them back.
+    Added tokens may get other ids in it; the second value maps them back.
     """
     from tokenizers import Tokenizer as Backend
 
