@@ -1,7 +1,7 @@
-"""`python -m lab.peers.refactorings PYTHON`: refactorings drawn by a seed, by ours and by other tools.
+"""`python -m lab.peers.refactorings PYTHON`: refactorings sampled with a seed, done by our tool and by others.
 
-PYTHON is the interpreter of an environment with rope, jedi, libcst and basedpyright. Every refactoring starts from the
-same fresh copy of a pinned package; afterwards the package is imported and its own tests run.
+PYTHON is the interpreter of an environment with rope, jedi, libcst and basedpyright. Every refactoring starts from a
+fresh copy of the same pinned package; afterwards the package is imported and its own tests run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fulgur.eval.edits.refactorings import Drawn, draw
 from fulgur.eval.projects import PACKAGES, Project, build
 from fulgur.sandbox import start
 
-COUNTS = {"renames": 5, "moves": 3, "extracts": 4, "inlines": 3, "asyncs": 2}  # of each package
-# Which of them each tool has. jedi inlines variables only; libcst renames names of modules.
+COUNTS = {"renames": 5, "moves": 3, "extracts": 4, "inlines": 3, "asyncs": 2}  # per package
+# Which of them each tool has. jedi inlines only variables; libcst renames only names of modules.
 TOOLS = {
     "ours": set(COUNTS),
     "rope": {"renames", "moves", "extracts", "inlines"},

@@ -1,7 +1,7 @@
 """One refactoring by one other tool, in an environment that has it: `python worker.py TOOL CASE.json`.
 
-The case names the folder, the file, the kind and its words. The files are changed in place; what is printed is one JSON
-object with the seconds it took and why it was refused, if it was.
+The case names the folder, the file, the kind and its words. The files are changed in place. Prints one JSON object with
+the seconds it took and why it was refused, if it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Missing(Exception):
 
 
 def offset_of(text: str, case: Case) -> int:
-    """Where the name stands in its definition."""
+    """Where the name is in its definition."""
     name = case["name"].rpartition(".")[2]
     found = re.compile(rf"\b(?:def|class)\s+({re.escape(name)})\b").search(text, case["start"])
     assert found is not None
@@ -35,7 +35,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 
 def stripped(text: str, case: Case) -> tuple[int, int]:
-    """The lines to extract, without the white space around them."""
+    """The lines to extract, without surrounding white space."""
     start, end = case["start"], case["end"]
     piece = text[start:end]
     return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
@@ -146,7 +146,7 @@ def send(server: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
 
 
 def ask(server: subprocess.Popen[bytes], number: int, method: str, params: dict[str, Any]) -> Any:
-    """A request and its answer; what the server asks meanwhile is answered with nothing."""
+    """Send a request and return its answer; requests from the server get an empty answer."""
     send(server, {"id": number, "method": method, "params": params})
     assert server.stdout is not None
     while True:
@@ -183,7 +183,7 @@ def main() -> None:
         {"rope": rope, "jedi": jedi, "libcst": libcst, "basedpyright": basedpyright}[sys.argv[1]](case)
     except Missing:
         refused = "-"
-    except Exception as error:  # whatever a tool raises is its way to refuse
+    except Exception as error:  # a tool refuses with any exception
         refused = f"{type(error).__name__}: {error}"[:200] or "refused"
     print(json.dumps({"seconds": time.perf_counter() - began, "refused": refused}))
 

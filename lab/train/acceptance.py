@@ -1,9 +1,10 @@
-"""How often the guesses of a trained hybrid's drafting head are what the model says, on held-out packages.
+"""How often the guesses of a trained hybrid's drafting head match what the model says, on held-out packages.
 
     python -m lab.train acceptance --run RUN --out acceptance.json
-`greedy` follows the model's own greedy text behind the beginnings of held-out files; the other rows follow held-out
-text and count where training counts: every token of code, hidden text of completions, answers of edits. The n-th share
-is of drafts whose guesses before it were right. The engine measures the same through its own drafts (`fulgur.bench`).
+`greedy` follows the model's own greedy text after the beginnings of held-out files. The other rows follow held-out text
+and count where training counts: every token of code, the hidden text of completions, the answers of edits. The n-th
+fraction is of drafts whose earlier guesses were right. The engine measures the same through its own drafts
+(`fulgur.bench`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PROMPT, WRITTEN = 448, 64  # tokens of the greedy part
 
 @torch.no_grad()
 def said_and_guessed(model: Hybrid, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What the model says behind every token, and the n-th guess of it."""
+    """What the model says after every token, and the n-th guess of it."""
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
         weight = model.rounded_embedding()
         embedded, hidden = model.hidden(tokens, weight)
@@ -36,15 +37,15 @@ def said_and_guessed(model: Hybrid, tokens: Tensor) -> tuple[Tensor, list[Tensor
 
 
 def count(said: Tensor, guessed: list[Tensor], text: Tensor, counted: Tensor) -> Tensor:
-    """For each n: drafts that reach guess n, and those that have it right. A draft begins behind every counted token
-    (`text` and `counted` are moved by one, like `said`) and goes on while its guesses are what stands there."""
+    """For each n, count the drafts that reach guess n, and those that have it right. A draft begins after every counted
+    token (`text` and `counted` are shifted by one, like `said`) and goes on while its guesses match the text."""
     alive, rows = counted.clone(), []
     for n, guess in enumerate(guessed):
         here = alive[:, : text.shape[1] - n]
         right = here & (guess == said)[:, n:]
         rows.append(torch.stack((here.sum(), right.sum())))
         alive = torch.zeros_like(alive)
-        # Behind a right guess the text must go on as the model says, else the slots would hold another token.
+        # After a right guess the text must continue as the model says, else the slots would hold another token.
         alive[:, : text.shape[1] - n] = right & (said == text)[:, n:]
     return torch.stack(rows)
 
@@ -60,7 +61,7 @@ def over_rows(model: Hybrid, tokens: Tensor, counted: Tensor) -> list[float]:
 
 @torch.no_grad()
 def written_greedily(model: Hybrid, prompts: Tensor, length: int) -> Tensor:
-    """Whole passes for every token: slow, but nothing to keep and nothing to get wrong."""
+    """Run a whole pass for every token: slow, but there is no state to keep and nothing to get wrong."""
     tokens = prompts
     for _ in range(length):
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):

@@ -22,13 +22,14 @@ from lab.train.streams import Mixture, Stream
 from lab.train.trainer import Stage, add_arguments, compiled, prepare
 
 EDIT_SHARE = 0.36
-FIM_SHARE = 0.8  # of the rows that are not edits: dense fill-in-the-middle; the others are code as in pretraining
-# Every token of a code row counts, but only the answers of an edit row: halved, it still weighs about two of those.
+FIM_SHARE = 0.8  # of the rows that are not edits: dense fill-in-the-middle; the rest are code as in pretraining
+# Every token of a code row counts, but only the answers of an edit row. Halved, a code row still weighs about two of
+# those.
 CODE_EMPHASIS = 0.5
 
 
 def mixture(rows: Path, device: torch.device, edit_share: float, *, seed: int = 0) -> Mixture:
-    """The rows of annealing and distilling."""
+    """Build the mixture of rows for annealing and distillation."""
     code, fim, edits = (Stream(rows, kind, device, seed=seed) for kind in ("code", "fim", "edits"))
     other = 1 - edit_share
     shares = [(code, other * (1 - FIM_SHARE)), (fim, other * FIM_SHARE), (edits, edit_share)]
@@ -53,7 +54,7 @@ def stage(args: argparse.Namespace) -> Stage:
         model.load_state_dict(before["model"])
         optimiser.restore(before["optimiser"])
         data = mixture(args.run / "rows", device, args.edit_share)
-        data.restore(before["data"])  # the rows go on where pretraining was
+        data.restore(before["data"])  # the rows continue where pretraining stopped
         return data
 
     return Stage(

@@ -1,7 +1,7 @@
 """Which attention kernel training uses: the fastest that works here, tried once with the model's own shapes.
 
-The choice is for the whole process. `plain` is the library's own choice with key/value heads repeated for every query
-head; the others are taken only if they compute the same and are faster.
+The choice holds for the whole process. `plain` is the library's own choice, with key/value heads repeated for every
+query head; the others are taken only if they compute the same and are faster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _use(kernel: Kernel) -> None:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention, [batch, heads, tokens, head_dim]; k and v have fewer heads."""
+    """Causal attention over [batch, heads, tokens, head_dim]; k and v have fewer heads."""
     if _chosen.grouped:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     share = q.shape[1] // k.shape[1]
@@ -59,7 +59,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _tried(config: ModelConfig, device: torch.device, dtype: torch.dtype, rows: int) -> tuple[list[Tensor], float]:
-    """Output and gradients on fixed random values, and the seconds of forward and backward."""
+    """Return the output and gradients on fixed random values, and the seconds of forward and backward."""
     generator = torch.Generator(device).manual_seed(0)
 
     def values(heads: int) -> Tensor:
@@ -70,7 +70,7 @@ def _tried(config: ModelConfig, device: torch.device, dtype: torch.dtype, rows: 
     q, k, v = values(config.n_heads), values(config.n_kv_heads), values(config.n_kv_heads)
     began, found = 0.0, []
     for number in range(_TRIES):
-        if number == 2:  # warm by now
+        if number == 2:  # warmed up by now
             _synchronise(device)
             began = time.perf_counter()
         out = attend(q, k, v)
@@ -85,7 +85,7 @@ def _synchronise(device: torch.device) -> None:
 
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.bfloat16, rows: int = _ROWS) -> Kernel:
-    """Try all, keep the fastest that agrees with the plain one."""
+    """Try all kernels; keep the fastest that agrees with the plain one."""
     _use(PLAIN)
     wanted, least = _tried(config, device, dtype, rows)
     best = PLAIN

@@ -1,4 +1,4 @@
-"""Checkpoints: a stage can be cut at any minute and goes on from its last one."""
+"""Checkpoints: a stage can be interrupted at any minute and continues from its last one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE = "done"  # appears beside the last checkpoint of a stage that ran to its e
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint in one move: a crash while writing leaves the old one."""
+    """Replace the checkpoint atomically: a crash while writing leaves the old one."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / (FILE + ".partial")
     torch.save(state, partial)
@@ -30,7 +30,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> dict[str, Any] | N
 
 
 def load_weights(folder: Path, device: torch.device | str = "cpu") -> tuple[str, dict[str, torch.Tensor]]:
-    """(shape name, weights) of a stage's last checkpoint."""
+    """Load (shape name, weights) from a stage's last checkpoint."""
     state = load(folder, device)
     if state is None:
         raise FulgurError(f"{folder}: no checkpoint", hint="Run the stage before this one first.")

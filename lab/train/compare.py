@@ -2,8 +2,8 @@
 
     python -m lab.train compare --model src/fulgur/assets/60M --float FOLDER [--tasks FILE] [--json FILE]
 FOLDER holds float weights (`python -m lab.train export float`). The float model is slow, so its greedy answers are
-found by checking the quantised ones: a pass over prompt and draft tells for every position which token the float model
-would have written. Where the two differ, its own token is taken and the rest of the draft is tried again.
+found by verifying the quantised ones as drafts: a pass over prompt and draft gives the float model's token at every
+position. Where the two differ, its own token is taken and the rest of the draft is tried again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOPS = (SPECIAL_IDS[END], SPECIAL_IDS[EOS])
 
 
 def load_float(folder: Path) -> Model:
-    """A folder that `python -m lab.train export float` wrote (bf16 pieces)."""
+    """Load a folder that `python -m lab.train export float` wrote (bf16 pieces)."""
     import torch
     from safetensors.torch import load_file
 
@@ -55,7 +55,7 @@ class FloatModel:
         self.context = int(self.model.config.max_context)
 
     def answer(self, prompt: list[int], draft: list[int], most: int) -> list[int]:
-        """Its tokens after the prompt; `draft` is a guess of them."""
+        """Return its tokens after the prompt; `draft` is a guess of them."""
         written: list[int] = []
         while len(written) < most and len(prompt) + len(written) < self.context:
             rest = draft[len(written) :] if draft[: len(written)] == written else resumed(draft, written)
@@ -70,7 +70,7 @@ class FloatModel:
         return written[:most]
 
     def best(self, tokens: list[int], first: int) -> list[int]:
-        """The most likely token after each position from `first` on."""
+        """Return the most likely token after each position from `first` on."""
         import torch
 
         with torch.no_grad():
@@ -79,7 +79,7 @@ class FloatModel:
 
 
 def resumed(draft: list[int], written: list[int]) -> list[int]:
-    """The rest of a draft after the place that best matches the last tokens written."""
+    """Return the rest of a draft after the place that best matches the last tokens written."""
     for length in (6, 4, 3, 2):
         ending = written[-length:]
         near = range(max(0, len(written) - length - 12), min(len(draft) - length, len(written) + 12) + 1)
@@ -90,7 +90,7 @@ def resumed(draft: list[int], written: list[int]) -> list[int]:
 
 
 def ask_float(folder: Path, model: Asker, tasks: Tasks, quantised: Answers, say: Callable[[str], None]) -> Answers:
-    """The same prompts for the float model, with the quantised answers as drafts."""
+    """Run the same prompts through the float model, with the quantised answers as drafts."""
     reference = FloatModel(folder)
     tokenizer = model.tokenizer
     drafts = quantised.in_order()

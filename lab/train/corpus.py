@@ -33,7 +33,7 @@ from lab.train.sources import heldout_names, normalise
 
 INSTALLED_MEGABYTES = 20.0  # at most this much of one installed package
 OTHER_LANGUAGES = 0.12  # at most this share of text that is not Python
-# Packages whose metadata also lists the licences of binaries they bundle: this is the licence of their Python sources.
+# Packages whose metadata also lists licences of bundled binaries; this is the licence of their Python sources.
 PYTHON_SOURCES = {"torch": "BSD-3-Clause", "numpy": "BSD-3-Clause", "scipy": "BSD-3-Clause", "pandas": "BSD-3-Clause"}
 
 
@@ -49,7 +49,7 @@ class Batch:
 
 
 def installed() -> Iterator[Batch]:
-    """Every installed distribution whose licence permits it, and the standard library."""
+    """Yield every installed distribution whose licence permits it, and the standard library."""
     held = heldout_names()
     for distribution in importlib.metadata.distributions():
         name = normalise(distribution.metadata["Name"] or "")
@@ -88,7 +88,7 @@ def read_batch(batch: Batch) -> list[tuple[Document, np.ndarray]]:
 
 
 def limit(documents: list[Document]) -> list[Document]:
-    """Keep packages within their share and other languages within theirs; hashes decide which files stay."""
+    """Limit each package to its maximum and other languages to their fraction; hashes decide which files stay."""
     room: dict[str, float] = collections.defaultdict(lambda: INSTALLED_MEGABYTES * 1e6)
     kept = []
     for document in sorted(documents, key=lambda d: d.sha256):
@@ -108,7 +108,7 @@ def limit(documents: list[Document]) -> list[Document]:
 
 
 def parsed(document: Document) -> tuple[bool, np.ndarray]:
-    """Whether Python that nobody has parsed yet does, and the signature."""
+    """Whether the document parses (checked only for Python), and its signature."""
     suffix = document.path[document.path.rfind(".") :]
     fine = suffix not in (".py", ".pyi") or clean(document.text.encode(), document.path) is not None
     return fine, signature(document.text)
@@ -129,7 +129,7 @@ def build(
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         fresh = pool.imap(read_batch, list(installed()) if use_installed else [], chunksize=1)
         archived = list(read_documents(archive)) if archive else []
-        archived.sort(key=lambda d: d.split)  # held-out first: the copy in training is the one that goes
+        archived.sort(key=lambda d: d.split)  # held-out first: a duplicate is then dropped from training
         checked = list(pool.imap(parsed, archived, chunksize=64))
         documents = [document for document, (fine, _) in zip(archived, checked, strict=True) if fine]
         signatures = [found for fine, found in checked if fine]
@@ -146,12 +146,12 @@ def build(
     if heldout or not part:
         write_documents(out / "heldout-00.jsonl", heldout)
     _shared.extend(train)
-    with multiprocessing.get_context("fork").Pool(processes) as pool:  # forked: the documents are there already
+    with multiprocessing.get_context("fork").Pool(processes) as pool:  # forked, so that the documents are already there
         pool.starmap(_write_shard, [(out, index, shards, part, parts) for index in range(shards)], chunksize=1)
     _shared.clear()
     report = describe(documents, train, heldout) | {"seconds": round(time.time() - began, 1)}
     name = f"-{part:02d}" if parts > 1 else ""
-    (out / f"report{name}.json").write_text(json.dumps(report, indent=1) + "\n")  # rows can be made from here on
+    (out / f"report{name}.json").write_text(json.dumps(report, indent=1) + "\n")  # from here on rows can be made
     write_manifest(out / f"manifest{name}.jsonl.xz", heldout + train)
     return report
 
@@ -160,7 +160,7 @@ _shared: list[Document] = []  # what the forked writers write
 
 
 def _write_shard(out: Path, index: int, shards: int, part: int, parts: int) -> None:
-    """Whole packages, so that a file's neighbours are at hand."""
+    """Write whole packages, so that a file's neighbours are at hand."""
     mine = [document for document in _shared if zlib.crc32(document.package.encode()) % shards == index]
     write_documents(out / f"train-{index * parts + part:02d}.jsonl", mine)
 

@@ -2,8 +2,8 @@
 
     python -m lab.train data code --corpus RUN/corpus --out RUN/rows --passes 12 --parts 4
     python -m lab.train data edits --corpus RUN/corpus --out RUN/rows --minutes 9
-Each pass over the corpus cuts the files and chooses the hidden spans anew. Shards already written are not made again.
-With `--parts 4` a pass takes a quarter of the corpus, the next pass the next quarter: training can begin sooner.
+Each pass over the corpus cuts the files and chooses the hidden spans anew. Existing shards are kept. With `--parts 4` a
+pass takes a quarter of the corpus and the next pass the next quarter, so that training can begin sooner.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from lab.train.tokenizer import CodeTokenizer
 
 Record = tuple[Sequence[int], Sequence[float]]
 MIDDLE_WEIGHT = 3.0
-NEIGHBOUR = 1600  # characters of another file that are shown
-SHORT = 1.5  # characters a token of the row: pieces up to this leave room for a neighbour
-_CHARACTERS_PER_TOKEN = 3.1  # a cautious guess: a chunk of this size nearly always fits a row
+NEIGHBOUR = 1600  # characters of a neighbouring file to show
+SHORT = 1.5  # characters per token of the row: pieces up to this length leave room for a neighbour
+_CHARACTERS_PER_TOKEN = 3.1  # a cautious estimate: a chunk of this size nearly always fits into a row
 
 
 @dataclass(frozen=True)
 class Cutting:
     """How files are cut into examples."""
 
-    fim: float  # share of pieces with a hidden span
-    whole: float  # share of pieces as long as a row allows; the others are `shortest` to `longest` of that
+    fim: float  # fraction of pieces with a hidden span
+    whole: float  # fraction of pieces as long as a row allows; the others are `shortest` to `longest` of that
     shortest: float
     longest: float
     kinds: Kinds  # what is hidden
-    context_weight: float  # loss weight of what stands around a hidden span
-    beside: float = 0.0  # share of short pieces with some lines of a neighbouring file before them
+    context_weight: float  # loss weight of the text around a hidden span
+    beside: float = 0.0  # fraction of short pieces preceded by some lines of a neighbouring file
 
 
-# "code" teaches the language; "fim" is for annealing: short contexts, so that there are many completions.
+# "code" teaches the language. "fim" is for annealing: its contexts are short, so that there are many completions.
 CUTTINGS = {
     "code": Cutting(
         0.65, 0.5, 0.1, 1.0, Kinds(rest=0.28, several=0.3, block=0.1, node=0.12, piece=0.06, lines=0.1), 1.0
     ),
-    # The suffix stands first, so that the prefix is written with it in sight: that too is practice for completions.
-    # Mostly the rest of one line, which is what is shown; pieces up to what a prompt holds (`text/code_prompt.py`).
+    # The suffix comes first, so the prefix is written with it in sight: that too is practice for completions. Mostly
+    # the rest of one line is hidden, which is what an editor shows; pieces are up to what a prompt holds
+    # (`text/code_prompt.py`).
     "fim": Cutting(
         0.97, 0.1, 0.08, 0.6, Kinds(rest=0.55, several=0.28, block=0.05, node=0.05, piece=0.03, lines=0.02), 0.3, 0.1
     ),
@@ -68,7 +69,7 @@ class Job:
     shard: Path
     out: Path
     name: str
-    number: int  # the pass: another seed
+    number: int  # of the pass; each has another seed
     length: int
     tokenizer: Path
     deadline: float | None = None
@@ -76,7 +77,8 @@ class Job:
 
 
 def chunks(text: str, lines: Lines, length: int, cutting: Cutting, rng: random.Random) -> Iterator[tuple[int, int]]:
-    """Cut a file at line breaks into pieces that fit a row; most are as long as a row allows."""
+    """Cut a file at line breaks into pieces that fit into a row; the fraction `cutting.whole` is as long as it
+    allows."""
     most = int((length - 40) * _CHARACTERS_PER_TOKEN)
     begin = 0
     starts = [*lines.starts[1:], len(text)]
@@ -88,14 +90,14 @@ def chunks(text: str, lines: Lines, length: int, cutting: Cutting, rng: random.R
         while position < len(starts) and starts[position] <= target:
             end = starts[position]
             position += 1
-        if end <= begin:  # one line longer than the target
+        if end <= begin:  # one line is longer than the target
             end = min(len(text), begin + most)
         yield begin, end
         begin = end
 
 
 def shown_path(path: str, rng: random.Random) -> str:
-    """The path as an editor might name it: mostly as packaged, at times under src/ or the bare file name."""
+    """The path as an editor might show it: mostly as packaged, sometimes below src/ or just the file name."""
     chance = rng.random()
     if chance < 0.1:
         return PurePosixPath(path).name
@@ -105,7 +107,7 @@ def shown_path(path: str, rng: random.Random) -> str:
 def fim_record(
     path: list[int], prefix: list[int], suffix: list[int], middle: list[int], length: int, context_weight: float = 1.0
 ) -> Record:
-    """`<file>path <suffix>…<prefix>…<middle>…<end>`, the far ends of the context cut to fit the row.
+    """`<file>path <suffix>…<prefix>…<middle>…<end>`, with the far ends of the context cut to fit the row.
 
     The suffix comes first: with it between prefix and answer, the first model lost sight of the prefix.
     """
@@ -129,7 +131,7 @@ def fim_record(
 
 
 def beside(neighbours: Sequence[Document], cutting: Cutting, rng: random.Random) -> str:
-    """Some lines of another file of the package, under its name; mostly nothing."""
+    """Some lines of another file of the package, under its name; mostly empty."""
     if not neighbours or rng.random() >= cutting.beside:
         return ""
     other = rng.choice(neighbours)
@@ -180,7 +182,7 @@ def code_records(
 
 
 def edit_records(document: Document, tokenizer: CodeTokenizer, rng: random.Random) -> Iterator[Record]:
-    """Training examples of one file: held-out phrasings and operations are kept for the evaluation."""
+    """Yield the training examples of one file; held-out phrasings and operations are kept for evaluation."""
     from lab.train import edits
     from lab.train.edits.strange import SHARE, strange_names
 
@@ -191,7 +193,7 @@ def edit_records(document: Document, tokenizer: CodeTokenizer, rng: random.Rando
 
 
 def make_rows(job: Job) -> tuple[str, int]:
-    """One shard of documents -> rows on disk; returns (name, rows)."""
+    """Turn one shard of documents into rows on disk; return (name, rows)."""
     if job.deadline is not None and time.time() > job.deadline:
         return job.name, 0
     tokenizer = CodeTokenizer(job.tokenizer)
@@ -214,7 +216,7 @@ def make_rows(job: Job) -> tuple[str, int]:
 
     found: Iterable[Record] = records()
     if job.kind == "edits":
-        # Examples of one file must not share a row: an answer would show what the next one asks for.
+        # Examples of one file must not share a row: one answer would reveal what the next one asks for.
         held = [(array("H", ids), array("f", values)) for ids, values in found]
         rng.shuffle(held)
         found = held
@@ -267,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{args.kind} pass {number}: {rows} rows of {args.context} tokens in {time.time() - began:.0f} s",
                 flush=True,
             )
-            # The marker tells a running training that this pass is whole.
+            # The marker tells a running training that this pass is complete.
             (args.out / f"{args.kind}-{number}.done").write_text(f"{rows}\n")
             if deadline is not None and time.time() > deadline:
                 break

@@ -18,7 +18,7 @@ CHUNK = 64
 
 
 def _level(size: int, half: int, device: torch.device) -> Tensor:
-    """Where blocks of `half` that are inverted already meet below the diagonal of a block twice as large."""
+    """A mask of where already inverted blocks of `half` meet below the diagonal of a block twice as large."""
     at = torch.arange(size, device=device)
     return ((at[:, None] // (2 * half) == at // (2 * half)) & (at[:, None] // half > at // half)).float()
 
@@ -70,7 +70,7 @@ torch.library.register_autograd(
 def chunk_states(made: Tensor, read: Tensor, keys: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
     """made [m, chunks, size, v], read and keys [m, chunks, size, k], decay [m, chunks], all fp32.
 
-    Gives the state before each chunk [m, chunks, k, v] and what the chunk adds, corrected by it [m, chunks, size, v].
+    Returns the state before each chunk [m, chunks, k, v] and what the chunk adds, corrected by it [m, chunks, size, v].
     """
     states = made.new_zeros((*keys.shape[:2], keys.shape[3], made.shape[3]))
     corrected = torch.empty_like(made)
@@ -99,7 +99,7 @@ def _chunk_states_back(
     states: Tensor, corrected: Tensor, read: Tensor, keys: Tensor, decay: Tensor, g_states: Tensor, g_corrected: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     g_made = torch.empty_like(corrected)
-    after = torch.zeros_like(states)  # the gradient of the state behind each chunk
+    after = torch.zeros_like(states)  # the gradient of the state after each chunk
     with torch.autocast(states.device.type, enabled=False):
         for n in reversed(range(states.shape[1])):
             torch.baddbmm(g_corrected[:, n], keys[:, n], after[:, n], out=g_made[:, n])
@@ -134,21 +134,22 @@ torch.library.register_autograd("fulgur_train::chunk_states", _states_back, setu
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-    """What every token reads, [batch, heads, tokens, v_dim].
+    """Compute what every token reads, [batch, heads, tokens, v_dim].
 
     q and k [batch, k_heads, tokens, k_dim] have length 1 (q divided by the root of k_dim), v is [batch, heads, tokens,
-    v_dim]; `decay` (logarithms) and beta are [batch, heads, tokens] in fp32. Key heads serve neighbouring value heads.
+    v_dim]; `decay` (logarithms) and beta are [batch, heads, tokens] in fp32. Each key head serves neighbouring value
+    heads.
     """
     batch, heads, tokens, _ = v.shape
     padding = -tokens % CHUNK
-    if padding:  # tokens behind the end: nobody reads them
+    if padding:  # padding tokens after the end, which nothing reads
         q, k, v = (functional.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
         decay, beta = (functional.pad(x, (0, padding)) for x in (decay, beta))
     share = heads // k.shape[1]
     q, k, v, decay, beta = (x.unflatten(2, (-1, CHUNK)) for x in (q, k, v, decay, beta))
     total = decay.cumsum(-1)
     below = torch.ones((CHUNK, CHUNK), dtype=torch.bool, device=v.device).tril()
-    # Masked before the exponential: above the diagonal it could overflow.
+    # Mask before the exponential, which could overflow above the diagonal.
     ratio = (total[..., :, None] - total[..., None, :]).masked_fill(~below, float("-inf")).exp()
     alike = (k @ k.mT).repeat_interleave(share, 1)
     seen = (q @ k.mT).repeat_interleave(share, 1)

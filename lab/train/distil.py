@@ -1,8 +1,8 @@
-"""The small model learns from the large one: it starts as the teacher's most used channels and follows its logits.
+"""The small model learns from the large one: it starts from the teacher's most used channels and follows its logits.
 
     python -m lab.train distil --run RUN --minutes 4.5 [--init src/fulgur/assets/30M]
-The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler
-divergence over the whole vocabulary with a share of plain cross-entropy, weighted token by token as in annealing.
+The teacher runs in the same step, on the same rows, rounded as it ships. The loss is the Kullback-Leibler divergence
+over the whole vocabulary plus some plain cross-entropy, weighted token by token as in annealing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.train.shapes import shape
 from lab.train.streams import Mixture
 from lab.train.trainer import Stage, add_arguments, compiled, prepare
 
-CROSS_ENTROPY = 0.2  # share of the plain loss
+CROSS_ENTROPY = 0.2  # weight of the plain loss
 EDIT_SHARE = 0.42
 DECAY_FROM = 0.3  # the learning rate falls over the rest of the stage
 
@@ -62,7 +62,7 @@ def stage(args: argparse.Namespace) -> Stage:
         if args.init is not None:
             student.load_state_dict(packed_weights(args.init, student))
             return data
-        # A copy is taken apart: the teacher itself is part of a compiled graph by now.
+        # Prune a copy: the teacher itself already belongs to a compiled graph.
         copy = Model(config).to(device)
         copy.load_state_dict(weights)
         tokens, _ = data.batch(min(args.micro, 16))

@@ -1,4 +1,4 @@
-"""One file of the corpus, and how a set of them is stored: one JSON object a line."""
+"""One file of the corpus, and how a set of them is stored: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _open(path: Path, mode: str, compressed: bool) -> IO[str]:
 
 
 def write_documents(path: Path, documents: Iterable[Document]) -> None:
-    """Write JSON lines, compressed when the name ends in .xz; complete or not there at all."""
+    """Write JSON lines, compressed if the name ends in .xz; the file appears complete or not at all."""
     partial = path.with_name(path.name + ".partial")
     with _open(partial, "wt", path.suffix == ".xz") as out:
         for document in documents:
@@ -51,7 +51,7 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 
 def write_manifest(path: Path, documents: Iterable[Document]) -> None:
-    """The record of every file used: package, version, licence, split, path, hash, size."""
+    """Record every file used: package, version, licence, split, path, hash, size."""
     with lzma.open(path, "wt", preset=6, encoding="utf-8") as out:
         for document in documents:
             row = asdict(document) | {"sha256": document.sha256, "bytes": len(document.text.encode())}

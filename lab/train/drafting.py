@@ -2,18 +2,18 @@
 
     python -m lab.train drafting PACKED --json drafting.json [--tasks 60]
     python -m lab.train drafting FLOAT --device cuda --json drafting.json      # a folder of `export float`
-The tasks are those of `fulgur eval model`, of packages that nobody trained on: `code` goes on behind the text before a
+The tasks are those of `fulgur eval model`, from packages outside the training data: `code` continues the text before a
 hole, `completions` write what is hidden, `edits` answer instructions, `next` follow recent edits. For each kind:
 
-    acceptance.KIND.N   share of drafts whose N-th guess is right among those whose guesses before it were, asked behind
-                        every token of the model's greedy text
+    acceptance.KIND.N   fraction of drafts whose N-th guess is right among those whose earlier guesses were, queried
+                        after every token of the model's greedy text
     tok_s.KIND.HOW      plain; others (n-grams and the region of an edit); head (with n-grams); head+source (all)
-    drafted.KIND.HOW    share of the tokens that were accepted drafts
-    kept.KIND.HOW       share of the drafted tokens that were accepted
-    changed.KIND        texts that one of the ways wrote otherwise than plain decoding; the command fails if any
-Ways take turns prompt by prompt, so a busy machine slows all of them. Each has an engine of its own: none finds a
-prompt that another one computed. `plain` and `others` run the model without its head. Beside the project it needs what
-a bare GPU machine has.
+    drafted.KIND.HOW    fraction of the tokens that were accepted drafts
+    kept.KIND.HOW       fraction of the drafted tokens that were accepted
+    changed.KIND        texts that differ from plain decoding in one of the ways; the command fails if there are any
+Ways take turns prompt by prompt, so a busy machine slows all of them. Each has its own engine, so none finds a prompt
+that another one computed. `plain` and `others` run the model without its head. Besides the project it needs only what a
+bare GPU machine has.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from fulgur.kernels.cuda.family_runtime import FamilyRuntime
 
     Runtime = CpuRuntime | FamilyRuntime
-    Opener = Callable[[bool], Runtime]  # with or without the head
+    Opener = Callable[[bool], Runtime]  # the argument: with or without the head
 
-WAYS = {"plain": False, "others": False, "head": True, "head+source": True}  # which have the head
+WAYS = {"plain": False, "others": False, "head": True, "head+source": True}  # whether each has the head
 GUESSES, BLOCKS = 3, 64
-CODE_PROMPT, CODE_ANSWER = 500, 200  # tokens of code that is gone on with
+CODE_PROMPT, CODE_ANSWER = 500, 200  # tokens of the code to continue, and of the continuation
 STOPS = (SPECIAL_IDS[END], SPECIAL_IDS[EOS])
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A prompt in tokens, how much may follow, and the region that an edit is drafted from."""
+    """A prompt in tokens, how many tokens may follow, and the region that an edit is drafted from."""
 
     tokens: list[int]
     most: int
@@ -116,7 +116,7 @@ class Asks:
 
 
 def some(found: list[Any], count: int) -> list[Any]:
-    """So many of a list, from all over it."""
+    """Take this many items from all over a list."""
     return found[:: max(1, len(found) // count)][:count]
 
 
@@ -148,7 +148,8 @@ def answer(engine: Engine, request: GenerateRequest) -> tuple[list[int], Counts]
 
 
 def guessed(runtime: Runtime, prompt: list[int], said: list[int], total: list[list[int]]) -> None:
-    """Ask the head behind every token of a text: drafts that reach the N-th guess, and those that have it right."""
+    """Query the head after every token of a text; count drafts that reach the N-th guess, and those that have it
+    right."""
     tokens = np.array(prompt + said, np.int32)
     table = np.arange(runtime.kv_blocks, dtype=np.int32)[None]
 
@@ -188,7 +189,7 @@ def on_gpu(folder: Path, bits: int | None, temporary: Path) -> Opener:
 
 
 def without_head(folder: Path, out: Path) -> None:
-    """The same folder as if no head had been trained. A head that is only not asked still follows the text."""
+    """Copy the folder as if no head had been trained. A head that is merely unused still follows the text."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, out, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
@@ -200,7 +201,7 @@ def without_head(folder: Path, out: Path) -> None:
 
 
 def measure(opened: Opener, tokenizer: Tokenizer, tasks: Tasks, count: int) -> Iterator[tuple[str, float]]:
-    """Rows, as soon as they are known."""
+    """Yield rows as soon as they are known."""
     runtimes = {how: opened(head) for how, head in WAYS.items()}
     engines = {how: Engine(r, tokenizer, cost=measure_cost(r)) for how, r in runtimes.items()}
     asks = Asks(tokenizer, engines["head"].context).of(tasks, count)

@@ -26,11 +26,11 @@ from fulgur.workspace.folders import TOKENIZER
 
 PIECE = 15 << 20
 GROUP = 64
-PLAIN = ("a_proj", "b_proj")  # small matrices that stay in bf16: they decide how fast a delta net forgets
+PLAIN = ("a_proj", "b_proj")  # small matrices that stay in bf16, since they decide how fast a delta net forgets
 
 
 def nibbles(q: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
-    """Two 4-bit values a byte, the even column low."""
+    """Pack two 4-bit values per byte, the even column low."""
     shifted = (q + 8).astype(np.uint8)
     return np.bitwise_or(shifted[:, 0::2], shifted[:, 1::2] << 4).astype(np.uint8)
 
@@ -136,7 +136,7 @@ def float_folder(pieces: Path, label: str, folder: Path) -> dict[str, Any]:
 
 
 def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | None) -> ModelConfig:
-    """Pieces -> packed folder. 4-bit groups that were rounded once round to themselves, so nothing is lost here."""
+    """Make a packed folder from pieces. 4-bit groups that were rounded once round to themselves, so nothing is lost."""
     from fulgur.model.packed_folder import remember, save_packed
     from fulgur.model.weights import load
 

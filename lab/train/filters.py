@@ -1,4 +1,4 @@
-"""Which files are worth learning from, and the text of each as the model sees it."""
+"""Which files are worth learning from, and each one's text as the model sees it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 import zlib
 from pathlib import PurePosixPath
 
-# Suffix -> largest file taken, in bytes.
+# Suffix -> the largest file to take, in bytes.
 SUFFIXES = {
     ".py": 160_000, ".pyi": 60_000, ".js": 40_000, ".mjs": 40_000, ".jsx": 40_000, ".ts": 40_000, ".tsx": 40_000,
     ".html": 20_000, ".css": 20_000, ".json": 6_000, ".toml": 20_000, ".md": 40_000,
@@ -42,18 +42,19 @@ def keep_path(path: str) -> bool:
 
 
 def is_source(path: str) -> bool:
-    """Whether a file is the work itself: no test, example or documentation."""
+    """Whether a file is actual source: no test, example or documentation."""
     return not _NOT_SOURCE.search(path)
 
 
 def is_data(source: str) -> bool:
-    """Tables of numbers and strings: completing them says nothing about code."""
+    """Whether it is a table of numbers and strings: completing such a file says nothing about code."""
     lines = [line for line in source.split("\n") if line.strip()]
     return sum(bool(re.match(r"\s*[-\"'\d(\[{]", line)) for line in lines) > 0.4 * len(lines)
 
 
 def strip_header(text: str, suffix: str) -> str:
-    """Drop a leading licence comment: thousands of copies of one paragraph teach nothing; the manifest keeps them."""
+    """Drop a leading licence comment: thousands of copies of one paragraph teach nothing, and the manifest keeps the
+    licence."""
     pattern = (
         _HASH_HEADER
         if suffix in (".py", ".pyi", ".toml")
@@ -68,9 +69,9 @@ def strip_header(text: str, suffix: str) -> str:
 
 
 def clean(data: bytes, path: str, *, parse: bool = True) -> str | None:
-    """The text to learn from, or None when the file is generated, minified, data-like, broken or of an odd size.
+    """Return the text to learn from, or None if the file is generated, minified, data-like, broken or of an odd size.
 
-    `parse=False` leaves the dear part, whether Python parses, to a later call.
+    `parse=False` leaves the expensive part, whether Python parses it, to a later call.
     """
     suffix = PurePosixPath(path).suffix
     if not 120 <= len(data) <= SUFFIXES[suffix]:

@@ -1,7 +1,7 @@
-"""Where the cursor could be: spans of a file to hide, so that the model learns to write what stands between two texts.
+"""Where the cursor could be: spans of a file to hide, so that the model learns to write what belongs between two texts.
 
-Some spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks
-for: the rest of a line, a piece inside a line, whole lines, and now and then any stretch of characters.
+Some spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks for: the
+rest of a line, a piece inside a line, whole lines, and sometimes any stretch of characters.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 LONGEST = 1_200  # characters of a hidden span
 LONGEST_BLOCK = 8  # lines of a run of statements
-SEVERAL = 5  # lines of what a completion of several lines writes
-AT_WORDS = 0.7  # share of cursors inside a line that stand before a word or a sign
-WHOLE = 0.4  # share of single lines that are hidden from their first character on
-SHORTEST_LINE = 6  # characters of a line that says something
-DULL = 0.25  # share of prose and of shorter lines that is taken all the same: people seldom complete these
+SEVERAL = 5  # lines that a completion of several lines writes
+AT_WORDS = 0.7  # fraction of cursors inside a line that are before a word or a sign
+WHOLE = 0.4  # fraction of single lines that are hidden from their first character on
+SHORTEST_LINE = 6  # characters of a line with real content
+DULL = 0.25  # fraction of prose and shorter lines that is taken anyway: people seldom complete these
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Start offsets of the lines of a text, and what is needed to turn the parser's byte columns into characters."""
+    """The start offsets of a text's lines, to convert the parser's byte columns into characters."""
 
     text: str
     starts: list[int]
@@ -49,8 +49,8 @@ class Syntax:
 
     nodes: list[tuple[int, int]]  # statements, bodies, calls, values, arguments
     blocks: list[tuple[int, int]]  # one to four statements in a row, to the end of the last line
-    several: list[tuple[int, int]]  # those of them that are two to five lines inside a function or class
-    prose: frozenset[int] = frozenset()  # numbers of the lines inside strings of several lines, from 0
+    several: list[tuple[int, int]]  # those of them with two to five lines inside a function or class
+    prose: frozenset[int] = frozenset()  # numbers of the lines inside multi-line strings, from 0
 
 
 def syntax_spans(text: str, lines: Lines) -> Syntax:
@@ -106,7 +106,7 @@ def syntax_spans(text: str, lines: Lines) -> Syntax:
 
 
 def line_end(text: str, lines: Lines, number: int) -> int:
-    """Where the text of a line (counted from 1) ends, without white space after it."""
+    """The offset where the text of a line (counted from 1) ends, without trailing white space."""
     start = lines.starts[number - 1]
     stop = lines.starts[number] - 1 if number < len(lines.starts) else len(text)
     return start + len(text[start:stop].rstrip())
@@ -114,20 +114,21 @@ def line_end(text: str, lines: Lines, number: int) -> int:
 
 @dataclass(frozen=True)
 class Kinds:
-    """How often each kind of span is hidden; what remains is any stretch of characters."""
+    """How often each kind of span is hidden; the remainder is any stretch of characters."""
 
     rest: float  # the rest of a line
     several: float  # two to five lines of statements
     block: float  # some statements in a row
-    node: float  # one node of the tree
+    node: float  # one node of the syntax tree
     piece: float  # a piece inside a line
-    lines: float  # several lines, whatever stands on them
+    lines: float  # several lines, whatever they contain
 
 
 def choose_span(
     text: str, begin: int, end: int, lines: Lines, syntax: Syntax, rng: random.Random, kinds: Kinds
 ) -> tuple[int, int]:
-    """A span to hide inside text[begin:end], more often in its later part: a prompt has more before than behind."""
+    """Choose a span to hide inside text[begin:end], more often late in it: a prompt has more before the cursor than
+    after."""
     kind, structured = rng.random(), kinds.several + kinds.block + kinds.node
     if kind < structured:
         spans = syntax.blocks if kind < kinds.several + kinds.block else syntax.nodes
@@ -139,7 +140,7 @@ def choose_span(
     first, last = bisect_left(lines.starts, begin), bisect_right(lines.starts, end - 1) - 1
     if first > last:
         return _stretch(begin, end, rng)
-    for _ in range(8):  # look for a line with something on it
+    for _ in range(8):  # look for a line with content
         number = later(first, last, rng)
         start = lines.starts[number]
         stop = lines.starts[number + 1] - 1 if number + 1 < len(lines.starts) else len(text)
@@ -156,7 +157,7 @@ def choose_span(
     if kind < kinds.rest + kinds.piece:
         a = cursor(text, indented, stop, rng)
         return a, rng.randint(a + 1, stop)
-    if kind < kinds.rest + kinds.piece + kinds.lines:  # from the indentation or from inside the first one
+    if kind < kinds.rest + kinds.piece + kinds.lines:  # from the indentation or from inside the first line
         count = min(rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12)), last - number)
         a = indented if rng.random() < 0.7 else cursor(text, indented, stop, rng)
         final = number + count
@@ -166,7 +167,7 @@ def choose_span(
 
 
 def later(first: int, last: int, rng: random.Random) -> int:
-    """A number of the range, twice as far from its beginning as from its end on average."""
+    """A number of the range, on average twice as far from its beginning as from its end."""
     return max(rng.randint(first, last), rng.randint(first, last))
 
 
@@ -181,7 +182,7 @@ def _inside(spans: list[tuple[int, int]], begin: int, end: int, rng: random.Rand
 
 
 def cursor(text: str, start: int, stop: int, rng: random.Random) -> int:
-    """Where a completion begins in a line: mostly before a word or a sign, as people stop typing; else anywhere."""
+    """Where a completion begins in a line: mostly before a word or a sign, where people pause; else anywhere."""
     if rng.random() < AT_WORDS:
         places = [match.start() for match in _WORDS.finditer(text, start, stop)]
         if places:

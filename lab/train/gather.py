@@ -54,7 +54,7 @@ def members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def take(job: tuple[Source, Path]) -> list[Document]:
-    """The clean files of one package, at most its share of megabytes, chosen by hash when there are more."""
+    """The clean files of one package, at most its allotted megabytes, chosen by hash if there are more."""
     source, path = job
     found = []
     for name, data in members(path):
@@ -80,7 +80,7 @@ def read_packages(sources: list[Source], folders: list[Path], processes: int = 1
 
 
 def licence_text(path: Path) -> str:
-    """The licence files of a wheel; what its metadata says where it has none."""
+    """The licence files of a wheel; if it has none, what its metadata says."""
     with zipfile.ZipFile(path) as archive:
         inside = [name for name in sorted(archive.namelist()) if ".dist-info/" in name]
         files = [name for name in inside if re.search(r"LICEN[CS]E|COPYING|NOTICE", name.rsplit("/", 1)[-1], re.I)]
@@ -91,7 +91,7 @@ def licence_text(path: Path) -> str:
 
 
 def gather(folders: list[Path], out: Path, processes: int) -> list[Document]:
-    # Held-out packages first: a training file that resembles one of theirs is the copy that goes.
+    # Held-out packages first: a similar training file is then the copy that is dropped.
     documents = read_packages(sorted(read_sources(), key=lambda s: s.split), folders, processes)
     write_manifest(out.with_suffix(".manifest.xz"), documents)
     write_documents(out, documents)

@@ -1,7 +1,7 @@
-"""A deeper model from a shallower one: some layers stand twice, and the second of a pair adds nothing yet.
+"""Makes a deeper model from a shallower one: some layers are duplicated, and the second of a pair adds nothing yet.
 
-The copy keeps the queries, keys, values, gates and ups; its output projections are zero, so the deeper model
-computes what the shallower did, and training finds use for the copies (Wu et al., "LLaMA Pro", 2024).
+The copy keeps the queries, keys, values, gates and ups; its output projections are zero, so the deeper model computes
+what the shallower one did, and training finds a use for the copies (Wu et al., "LLaMA Pro", 2024).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OUTPUTS = ("o_proj", "down_proj")
 
 
 def doubled(layers: int, target: int) -> list[int]:
-    """Which of `layers` layers stand twice to make `target`: spread evenly, neither the first nor the last."""
+    """Which of `layers` layers to duplicate to get `target`: spread evenly, neither the first nor the last."""
     more, inner = target - layers, layers - 2
     if not 0 <= more <= inner:
         raise FulgurError(f"{layers} layers cannot become {target}", hint=f"Choose at most {2 * layers - 2}.")
@@ -26,7 +26,7 @@ def doubled(layers: int, target: int) -> list[int]:
 
 
 def deepen(weights: dict[str, Tensor], layers: int, target: int) -> dict[str, Tensor]:
-    """The weights of a model of `target` layers under the names of `lab.train.model`."""
+    """Return the weights of a model of `target` layers, under the names of `lab.train.model`."""
     twice = set(doubled(layers, target))
     place, grown = 0, {name: value for name, value in weights.items() if not _LAYER.match(name)}
     for layer in range(layers):

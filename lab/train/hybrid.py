@@ -1,8 +1,8 @@
 """A hybrid with a drafting head (MTP), from random weights to the end of its schedule in one stage.
 
     python -m lab.train hybrid --run RUN --shape hybrid --minutes 6 --wait 120
-Code, completions and edits are mixed from the start. The learning rate stays high for half of the time and falls to
-the end; in that second half weights are rounded to 4-bit groups in the forward pass.
+Code, completions and edits are mixed from the start. The learning rate stays high for half of the time and then falls;
+in that second half, weights are rounded to 4-bit groups in the forward pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lab.train.trainer import Stage, add_arguments, prepare
 
 SHARES = {"code": 0.36, "fim": 0.36, "edits": 0.28}
 WARMUP = 60
-STABLE = 0.45  # of the time; then the rate falls and weights are rounded
+STABLE = 0.45  # of the time; after that the rate falls and weights are rounded
 
 
 def stage(args: argparse.Namespace) -> Stage:
@@ -53,7 +53,7 @@ def stage(args: argparse.Namespace) -> Stage:
 
 
 def load_pieces(model: Hybrid, pieces: Path) -> None:
-    """Weights that were brought back as bf16 pieces."""
+    """Load weights that were brought back as bf16 pieces."""
     from safetensors.torch import load_file
 
     from lab.train.export import join_pieces
@@ -67,7 +67,7 @@ def load_pieces(model: Hybrid, pieces: Path) -> None:
 
 
 def restored(run: Path, device: torch.device) -> Hybrid:
-    """The model of the last checkpoint, rounded as it was trained."""
+    """Load the model of the last checkpoint, rounded as it was trained."""
     name, weights = checkpoint.load_weights(run / "hybrid", device)
     model = Hybrid(shape(name)).to(device)
     model.load_state_dict(weights)

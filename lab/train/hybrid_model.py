@@ -1,9 +1,9 @@
 """A hybrid in torch: Qwen3.5's mathematics (gated delta nets, gated attention, norms of 1 + w) with a drafting head.
 
-The head (MTP) is trained as it drafts. Its first guess reads the model's hidden states; the next ones read its own
-output instead, and see the true slots before the draft and the guessed ones inside it. It learns what the model would
-say, not what the text says: a draft counts when the model agrees. Parts are compiled one by one: layers of a kind
-share a graph, so compiling takes seconds.
+The head (MTP) is trained the way it drafts. Its first guess reads the model's hidden states; the next ones read the
+head's own output instead, and attend to the true slots before the draft and to the guessed ones inside it. It learns
+what the model would say, not what the text says, because a draft counts only if the model agrees. Parts are compiled
+one by one: layers of a kind share a graph, so compiling takes seconds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lab.train import attention
 from lab.train.delta import delta_rule
 from lab.train.model import Model, fake_quantise, rms_norm, rotate
 
-GUESSES = 3  # tokens of a draft that training follows
+GUESSES = 3  # tokens per draft that training follows
 DRAFT_WEIGHT = 0.2  # of the guesses' loss; the head's own matrices do not feel it (Muon), the layers below do
-DRAFT_ROWS = 2  # of so many rows one trains the head
-SLOWEST, FASTEST = 1e-3, 0.2  # decays a token that the heads of a delta net begin with
+DRAFT_ROWS = 2  # the head trains on one of this many rows
+SLOWEST, FASTEST = 1e-3, 0.2  # decays per token that the heads of a delta net begin with
 
 KeysValues = tuple[Tensor, Tensor]
 
@@ -49,7 +49,7 @@ class Part(nn.Module):
 
 
 def product(x: Tensor, strength: Tensor, *weights: Tensor) -> Tensor:
-    """One product with several matrices, rounded as far as `strength` says."""
+    """One product with several matrices, which are rounded as far as `strength` says."""
     rounded = [fake_quantise(weight, 4, strength) for weight in weights]
     return functional.linear(x, torch.cat(rounded) if len(rounded) > 1 else rounded[0])
 
@@ -120,7 +120,7 @@ class FullLayer(Part):
         return self.finish(x, attention.attend(q, k, v), gate, strength)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries, keys and values [batch, heads, tokens, head_dim], and the gates of what is attended."""
+        """Return queries, keys and values [batch, heads, tokens, head_dim], and the gates of the attention output."""
         c = self.config
         made = product(self.norm(x, self.attn_norm), strength, self.q_proj, self.k_proj, self.v_proj)
         both, k, v = (
@@ -157,8 +157,8 @@ class Draft(nn.Module):
     def forward(
         self, embedded: Tensor, before: Tensor, earlier: list[KeysValues], cos: Tensor, sin: Tensor, strength: Tensor
     ) -> tuple[Tensor, KeysValues]:
-        """The next guess at every slot. `before` is moved by one: the hidden states, or the guess before at slot t - 1;
-        `earlier` are the keys and values of the guesses before."""
+        """Return the next guess at every slot. `before` is shifted by one: the hidden states, or the previous guess at
+        slot t - 1. `earlier` are the keys and values of the previous guesses."""
         layer = self.layer
         both = layer.norm(embedded, self.embed_norm), layer.norm(before, self.hidden_norm)
         x = product(torch.cat(both, -1), strength, self.fc).to(embedded.dtype)
@@ -188,7 +188,7 @@ def attend_recycled(q: Tensor, steps: list[KeysValues]) -> Tensor:
 
 
 def score(hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted sum of the cross-entropy, and the tokens that the model itself would say."""
+    """Return the weighted sum of the cross-entropy, and the tokens that the model itself would say."""
     logits = functional.linear(hidden, weight).float().flatten(0, 1)
     loss = functional.cross_entropy(logits, targets.flatten(), reduction="none")
     return (loss * weights.flatten()).sum(), logits.detach().argmax(-1).view(targets.shape)
@@ -206,15 +206,15 @@ class Hybrid(Model):
         self.draft = Draft(config)
 
     def compile_parts(self) -> None:
-        """Each kind of layer once, the head once, the loss once."""
+        """Compile each kind of layer once, the head once and the loss once."""
         for part in (*self.layers, self.draft):
             part.compile(dynamic=False)
         self.score = torch.compile(score, dynamic=False)
 
     def hidden(self, tokens: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The embedded tokens, and what the output head reads."""
+        """Return the embedded tokens, and what the output head reads."""
         embedded = functional.embedding(tokens, weight)
-        if embedded.is_cuda:  # under autocast: half the traffic of the residual
+        if embedded.is_cuda:  # under autocast: halves the traffic of the residual
             embedded = embedded.bfloat16()
         x = embedded
         for layer in self.layers:
@@ -232,8 +232,8 @@ class Hybrid(Model):
         return functional.linear(self.hidden(tokens, weight)[1], weight)
 
     def guesses(self, embedded: Tensor, hidden: Tensor) -> list[Tensor]:
-        """What the head makes of each slot as the first, second, third guess of a draft of the true tokens; the n-th is
-        of use from slot n on."""
+        """Return what the head makes of each slot as the first, second and third guess of a draft after the true
+        tokens; the n-th is meaningful from slot n on."""
         found: list[Tensor] = []
         earlier: list[KeysValues] = []
         for _ in range(GUESSES):
@@ -244,7 +244,7 @@ class Hybrid(Model):
         return found
 
     def forward(self, tokens: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of the model's own loss; with gradients, the head's guesses count too."""
+        """Return the weighted sum of the model's own loss; with gradients enabled, the head's guesses count too."""
         weight = self.rounded_embedding()
         embedded, hidden = self.hidden(tokens, weight)
         loss, said = self.score(hidden, weight, targets, weights)

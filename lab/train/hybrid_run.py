@@ -1,16 +1,16 @@
-"""`python -m lab.train run --hybrid`: the hybrid alone, from archives to pieces and the shares of right guesses."""
+"""`python -m lab.train run --hybrid`: the hybrid alone, from archives to pieces and the fractions of right guesses."""
 
 from __future__ import annotations
 
 from lab.train.run import Pipeline, python
 
-MORE_PASSES = 2  # over every part, cut anew, when all parts are there
-EDIT_SECONDS = 110  # for the edits of a part
+MORE_PASSES = 2  # over every part, cut differently, once all parts are there
+EDIT_SECONDS = 110  # for the edits of one part
 
 
 class HybridPipeline(Pipeline):
     def go(self) -> bool:
-        """One stage on the GPU; rows are made beside it for as long as it trains."""
+        """Run one stage on the GPU; rows are made in parallel for as long as it trains."""
         for name in ("finished", "failed"):
             (self.folder / name).unlink(missing_ok=True)
         rows = self.scheduler.start(self.rows)

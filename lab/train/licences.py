@@ -1,4 +1,4 @@
-"""Which licences the corpus may use, read from a distribution's own metadata."""
+"""Which licences the corpus may use, according to a distribution's own metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERMISSIVE = frozenset(
     }
 )  # fmt: skip
 
-# Free-text licence names as packages write them, the most telling first. A copyleft word wins over all of these.
+# Free-text licence names as packages write them, the most specific first. A copyleft word overrides all of these.
 _COPYLEFT = re.compile(
     r"gpl|lesser general|mozilla|mpl|eclipse|\bepl|cddl|cecill|eupl|sspl|proprietary|commercial", re.I
 )
@@ -32,7 +32,7 @@ _NAMES = (
 
 
 def permitted(expression: str | None) -> bool:
-    """True if an SPDX expression lets us use the code: every part of an AND, one part of an OR."""
+    """Whether an SPDX expression permits using the code: every part of an AND, one part of an OR."""
     if not expression:
         return False
     plain = re.sub(r"\s+WITH\s+[\w.-]+", "", expression)
@@ -45,7 +45,7 @@ def permitted(expression: str | None) -> bool:
 
 
 def _any_of(words: list[str]) -> tuple[bool, list[str]]:
-    """`A OR B OR …`: whether one is permitted, and the words behind it."""
+    """Parse `A OR B OR …`: return whether one is permitted, and the remaining words."""
     value, words = _all_of(words)
     while words[:1] == ["OR"]:
         other, words = _all_of(words[1:])

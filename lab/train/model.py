@@ -1,8 +1,8 @@
 """The model in torch: the mathematics of Qwen3 (RMSNorm, QK-norm, rotate-half RoPE, GQA, SwiGLU, tied head, no biases).
 
-Weights can be rounded to their quantised values in the forward pass while gradients go straight through. How much of
-the rounding is felt is a tensor (`strength`), not a flag: pretraining (0) and quantisation-aware annealing (1) share
-one graph, so it is compiled once.
+Weights can be rounded to their quantised values in the forward pass while gradients go straight through. How strongly
+the rounding applies is a tensor (`strength`), not a flag, so that pretraining (0) and quantisation-aware annealing (1)
+share one graph, which is compiled once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUP = 64
 
 
 def fake_quantise(weight: Tensor, bits: int, strength: Tensor) -> Tensor:
-    """`weight` moved by `strength` towards its quantised value (symmetric groups of 64 columns, fp16 scales)."""
+    """Move `weight` by `strength` towards its quantised value (symmetric groups of 64 columns, fp16 scales)."""
     limit = 7 if bits == 4 else 127
     grouped = weight.detach().float().unflatten(-1, (-1, GROUP))
     scale = (grouped.abs().amax(-1, keepdim=True) / limit).half().float()
@@ -32,7 +32,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions, rotate-half convention; x is [batch, heads, tokens, head_dim]."""
+    """Apply RoPE, rotate-half convention; x is [batch, heads, tokens, head_dim]."""
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
@@ -96,7 +96,7 @@ class Model(nn.Module):
         self._initialise(seed)
 
     def build(self) -> None:
-        """The parts between the embedding and the output head."""
+        """Create the parts between the embedding and the output head."""
         self.layers = nn.ModuleList(Layer(self.config) for _ in range(self.config.n_layers))
         self.final_norm = nn.Parameter(torch.ones(self.config.d_model))
 
@@ -124,7 +124,7 @@ class Model(nn.Module):
         return functional.linear(rms_norm(x, self.final_norm, self.config.norm_eps), weight)
 
     def forward(self, tokens: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of the cross-entropy over all positions (the caller divides)."""
+        """Return the weighted sum of the cross-entropy over all positions (the caller divides)."""
         logits = self.logits(tokens).float()
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         return (loss * weights.flatten()).sum()
@@ -139,7 +139,7 @@ _HF = {
     "z_proj": "linear_attn.in_proj_z", "b_proj": "linear_attn.in_proj_b", "a_proj": "linear_attn.in_proj_a",
     "conv": "linear_attn.conv1d", "delta_norm": "linear_attn.norm", "out_proj": "linear_attn.out_proj",
 }  # fmt: skip
-_BARE = {"a_log": "linear_attn.A_log", "dt_bias": "linear_attn.dt_bias"}  # no `.weight` behind these
+_BARE = {"a_log": "linear_attn.A_log", "dt_bias": "linear_attn.dt_bias"}  # these have no `.weight` suffix
 _WHOLE = {
     "embed": "model.embed_tokens", "final_norm": "model.norm", "draft.fc": "mtp.fc", "draft.final_norm": "mtp.norm",
     "draft.embed_norm": "mtp.pre_fc_norm_embedding", "draft.hidden_norm": "mtp.pre_fc_norm_hidden",

@@ -2,7 +2,7 @@
 
 Muon replaces a matrix's momentum by the nearest orthogonal matrix (Newton-Schulz in bf16), so every direction of the
 update has the same size. Matrices of one shape are stacked and handled in one batch. Updates are scaled to the root
-mean square of AdamW's (0.2 sqrt(max(rows, columns))), so both parts live with learning rates of one magnitude.
+mean square of AdamW's (0.2 sqrt(max(rows, columns))), so both parts use learning rates of the same magnitude.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
 def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
-    """Newton-Schulz iteration on [n, rows, columns]: the singular values go to about 1."""
+    """Run the Newton-Schulz iteration on [n, rows, columns]: the singular values go to about 1."""
     x = stack.bfloat16() if stack.is_cuda else stack.float()
     tall = x.shape[-2] > x.shape[-1]
     if tall:
@@ -52,7 +52,7 @@ class Muon:
 
 
 class Optimiser:
-    """`rate` multiplies both learning rates: the schedule is the caller's."""
+    """`rate` multiplies both learning rates; the caller owns the schedule."""
 
     def __init__(self, model: Model, *, matrix_rate: float, vector_rate: float, weight_decay: float) -> None:
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and name != "embed"]
@@ -79,7 +79,7 @@ class Optimiser:
 
 
 def warm_then_stable(step: int, warmup: int) -> float:
-    """The first part of warmup-stable-decay."""
+    """The first part of a warmup-stable-decay schedule."""
     return min(1.0, (step + 1) / warmup)
 
 

@@ -28,7 +28,7 @@ def read_losses(run: Path) -> list[tuple[str, list[dict[str, float]]]]:
 
 
 def draw(stages: list[tuple[str, list[dict[str, float]]]]) -> str:
-    """One panel a stage, side by side, all with the same vertical scale."""
+    """Draw one panel per stage, side by side, all with the same vertical scale."""
     if not stages:
         raise FulgurError("there are no losses to plot", hint="Give the folder of a run that has trained.")
     values = sorted(row[key] for _, rows in stages for row in rows for key in COLOURS if key in row)

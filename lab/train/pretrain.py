@@ -56,9 +56,9 @@ def stage(args: argparse.Namespace) -> Stage:
 
 
 def packed_weights(folder: Path, model: Model) -> dict[str, Tensor]:
-    """The weights of a packed folder under this package's names; rounded to 4 bits, as it learned to be.
+    """Return the weights of a packed folder under this package's names, rounded to 4 bits as it was trained to be.
 
-    A model with more layers than the folder's begins with some of them twice (`grow.py`).
+    A model with more layers than the folder's begins with some of them duplicated (`grow.py`).
     """
     from fulgur.model.pack import unpack
     from fulgur.model.quantise import dequantise
@@ -79,7 +79,7 @@ def packed_weights(folder: Path, model: Model) -> dict[str, Tensor]:
             tensor = found.setdefault(part, np.zeros((int(plan.row[here].max()) + 1, plan.cols), np.float32))
             tensor[plan.row[here]] = values[here]
     for name, parts in vector_plans(packed.config).items():
-        [part] = parts  # no biases: one vector, one tensor
+        [part] = parts  # no biases, so one vector is one tensor
         found[part] = np.array(packed.vectors[name], np.float32)
     names = [name for name, _ in model.named_parameters() if hf_name(name) in found]
     return deepen({name: torch.from_numpy(found[hf_name(name)]) for name in names}, layers, wanted)

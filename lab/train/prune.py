@@ -1,4 +1,4 @@
-"""A smaller model cut out of a larger one: the layers, channels, heads and neurons it can least do without."""
+"""Cuts a smaller model out of a larger one: keeps the layers, channels, heads and neurons that matter most."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def importance(model: Model, tokens: Tensor) -> tuple[Tensor, list[Tensor], list
     for i, layer in enumerate(model.layers):
         h = rms_norm(caught[i], layer.attn_norm, eps)
         channels += h.abs().mean((0, 1))
-        # A head matters by how much its output projection moves the residual; its inputs are normalised alike.
+        # A head's importance is how much its output projection moves the residual; its inputs are normalised alike.
         heads.append(layer.o_proj.unflatten(1, (-1, model.config.head_dim)).square().sum((0, 2)).sqrt())
         # The block's input stands in for the FFN's: they differ by one attention update.
         f = rms_norm(caught[i], layer.ffn_norm, eps)
@@ -42,7 +42,7 @@ def importance(model: Model, tokens: Tensor) -> tuple[Tensor, list[Tensor], list
 
 @torch.no_grad()
 def prune(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]:
-    """Weights for `target`, taken from `model`; `tokens` are a few rows to measure activity on."""
+    """Return weights for `target`, taken from `model`; `tokens` are a few rows to measure activity on."""
     source = model.config
     if source.n_kv_heads != target.n_kv_heads or source.head_dim != target.head_dim:
         raise FulgurError("pruning keeps key/value heads and head size; the shapes differ in one of them")
@@ -57,7 +57,7 @@ def prune(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor
 
 @torch.no_grad()
 def best_layers(model: Model, count: int, tokens: Tensor) -> nn.ModuleList:
-    """Of all choices of `count` layers with the first and the last, the one that predicts the tokens best."""
+    """Of all choices of `count` layers including the first and the last, the one that predicts the tokens best."""
     layers = list(model.layers)
     best, least = model.layers, float("inf")
     for inner in itertools.combinations(layers[1:-1], count - 2):
@@ -70,7 +70,7 @@ def best_layers(model: Model, count: int, tokens: Tensor) -> nn.ModuleList:
 
 
 def _cut(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]:
-    """The same layers, with fewer channels, heads and neurons."""
+    """Keep the layers, with fewer channels, heads and neurons."""
     source = model.config
     channels, heads, neurons = importance(model, tokens)
     keep = channels.topk(target.d_model).indices.sort().values
@@ -78,7 +78,7 @@ def _cut(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]
     inside = torch.arange(source.head_dim, device=keep.device)
     state: dict[str, Tensor] = {"embed": model.embed[:, keep], "final_norm": model.final_norm[keep]}
     for i, layer in enumerate(model.layers):
-        # The same number of heads is kept for every key/value head.
+        # Every key/value head keeps the same number of heads.
         grouped = heads[i].unflatten(0, (source.n_kv_heads, share)).topk(wanted, dim=1).indices.sort(dim=1).values
         chosen = (grouped + torch.arange(source.n_kv_heads, device=keep.device)[:, None] * share).flatten()
         rows = (chosen[:, None] * source.head_dim + inside).flatten()

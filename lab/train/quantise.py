@@ -20,7 +20,7 @@ from lab.train.shapes import shape
 from lab.train.streams import heldout_rows
 
 KINDS = ("code", "fim", "edits")
-TOLERANCE = 0.01  # nats a token
+TOLERANCE = 0.01  # nats per token
 
 
 @torch.no_grad()

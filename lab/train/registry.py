@@ -1,11 +1,11 @@
-"""Much source from the registry: the newest release of each named package whose own metadata permits its use.
+"""Gathers source from the registry: the newest release of each named package whose own metadata permits its use.
 
     python -m lab.train registry --names popular.txt --out ROUND --megabytes 1200
 
 Packages of sources.txt and of the lists of earlier rounds (round*.txt) are left out, and so are those named in
 heldout.txt, which evaluate what is trained on this. Writes ROUND/NNNN.jsonl (documents, 500 packages a file) and
-ROUND/packages.txt (what was taken, and why the others were not). Started again it goes on behind the last package in
-packages.txt.
+ROUND/packages.txt (what was taken, and why the others were not). When restarted, it continues after the last package
+in packages.txt.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from lab.train.sources import normalise, read_sources
 INDEX = "https://pypi.org/pypi/{}/json"
 FILES = "https://files.pythonhosted.org/packages/"
 HELDOUT = Path(__file__).with_name("heldout.txt")
-ROUNDS = "round*.txt"  # beside it: what earlier rounds took
-LARGEST_FILE = 12_000_000  # bytes of an archive
+ROUNDS = "round*.txt"  # beside it: the packages of earlier rounds
+LARGEST_FILE = 12_000_000  # bytes per archive
 PACKAGE_MEGABYTES = 2.5
-AHEAD = 12  # packages being downloaded while one is read
-# Families of packages that one generator writes: a little of each says all.
+AHEAD = 12  # packages to download ahead of the one being read
+# Families of packages that one generator writes: a little of each is enough.
 FAMILIES = re.compile(
     r"^(azure|google-cloud|types|mypy-boto3|types-aiobotocore|types-boto3|tencentcloud|alibabacloud|aws-cdk|huaweicloud"
     r"|oci|odoo|pulumi|opentelemetry|yandexcloud|msgraph|volcengine|bce|ibm|aliyun|cdk|cdktf|jdcloud|ucloud|stubs"
@@ -70,14 +70,14 @@ def get(url: str, attempts: int = 3) -> bytes:
 
 
 def download(name: str) -> Release:
-    """The newest release: a pure wheel, else the source archive, else the smallest wheel."""
+    """Download the newest release: a pure wheel, else the source archive, else the smallest wheel."""
     try:
         found = json.loads(get(INDEX.format(name)))
         files = [f for f in found["urls"] if f["size"] <= LARGEST_FILE and f["filename"].endswith((".whl", ".tar.gz"))]
         if not files:
             return Release(name, refused="no archive of a fair size")
         best = min(files, key=lambda f: (rank(f["filename"]), f["size"]))
-        place = best["url"].rpartition("packages/")[2]  # a mirror may give it relative to its own pages
+        place = best["url"].rpartition("packages/")[2]  # a mirror may give a URL relative to its own pages
         return Release(name, found["info"]["version"], best["filename"], get(FILES + place))
     except (OSError, ValueError, KeyError) as error:
         return Release(name, refused=f"not downloaded: {error}")
@@ -88,7 +88,7 @@ def rank(filename: str) -> int:
 
 
 def members(release: Release) -> Iterator[tuple[str, bytes]]:
-    """(path, content) of the metadata and of every Python file worth reading."""
+    """Yield (path, content) of the metadata and of every Python file worth reading."""
     if release.file.endswith(".whl"):
         with zipfile.ZipFile(io.BytesIO(release.data)) as wheel:
             for info in sorted(wheel.infolist(), key=lambda i: i.filename):
@@ -113,13 +113,13 @@ def is_metadata(path: str) -> bool:
 
 
 def is_licence(path: str) -> bool:
-    """A licence text of the package itself, not of something inside it."""
+    """Whether it is a licence text of the package itself, not of something bundled."""
     place, _, name = path.rpartition("/")
     return bool(re.match(r"LICEN[CS]E|COPYING|NOTICE", name, re.I)) and (not place or ".dist-info" in place)
 
 
 def licence_text(release: Release) -> str:
-    """The licence files of a release; where it has none, what its metadata says of authors and licence."""
+    """The licence files of a release; if it has none, what its metadata says about authors and licence."""
     files = [(path, data.decode("utf-8", "replace")) for path, data in members(release) if not path.endswith(".py")]
     texts = [text for path, text in files if is_licence(path)]
     said = [line for path, text in files if is_metadata(path) for line in re.findall(r"(?m)^(?:Author|Licen).*$", text)]
@@ -127,7 +127,7 @@ def licence_text(release: Release) -> str:
 
 
 def read(release: Release, split: str = "train") -> tuple[list[Document], str]:
-    """The clean files of a release within its share of megabytes, and its licence or the reason for none."""
+    """Return the clean files of a release within its allotted megabytes, and its licence or the reason for none."""
     if release.refused:
         return [], release.refused
     try:
@@ -139,7 +139,7 @@ def read(release: Release, split: str = "train") -> tuple[list[Document], str]:
     if not permitted(licence):
         return [], f"licence: {licence}"
     room = (FAMILY_MEGABYTES if FAMILIES.search(normalise(release.name)) else PACKAGE_MEGABYTES) * 1e6
-    found = []  # whether they parse is seen by `corpus`, on more cores
+    found = []  # `corpus` checks whether they parse, on more cores
     for path, data in files.items():
         text = clean(data, path, parse=False) if path.endswith(".py") and len(data) <= room else None
         if text is not None:
@@ -151,7 +151,7 @@ def read(release: Release, split: str = "train") -> tuple[list[Document], str]:
 
 
 def releases(names: list[str]) -> Iterator[Release]:
-    """Downloads run ahead of the reader, in order."""
+    """Yield releases in order, downloading ahead of the reader."""
     with ThreadPoolExecutor(AHEAD) as pool:
         waiting: list[Future[Release]] = []
         for name in names:
@@ -163,7 +163,7 @@ def releases(names: list[str]) -> Iterator[Release]:
 
 
 def gather(names: list[str], out: Path, megabytes: float, split: str = "train") -> float:
-    """Read packages in the order of the list until there is so much text; returns the megabytes."""
+    """Read packages in the order of the list until there is enough text; return the megabytes."""
     out.mkdir(parents=True, exist_ok=True)
     record = out / "packages.txt"
     lines = record.read_text().splitlines() if record.exists() else []
@@ -172,7 +172,7 @@ def gather(names: list[str], out: Path, megabytes: float, split: str = "train") 
     for release in releases([name for name in names if name not in done]):
         documents, licence = read(release, split)
         size = sum(len(d.text) for d in documents) / 1e6
-        if documents and split == "heldout":  # tasks are made of these files: the licence travels with them
+        if documents and split == "heldout":  # tasks are made from these files, so the licence goes with them
             (out / f"{normalise(release.name)}.licence").write_text(licence_text(release), encoding="utf-8")
         with (out / f"{len(done) // 500:04d}.jsonl").open("a", encoding="utf-8") as shard:
             for document in documents:
@@ -187,7 +187,7 @@ def gather(names: list[str], out: Path, megabytes: float, split: str = "train") 
 
 
 def heldout() -> list[str]:
-    """Packages that are only ever evaluated on."""
+    """Packages that are used only for evaluation."""
     lines = HELDOUT.read_text().splitlines()
     return [normalise(line) for line in lines if line and not line.startswith("#")]
 

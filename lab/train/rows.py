@@ -15,7 +15,7 @@ _OPEN = 64
 def pack(
     records: Iterable[tuple[Sequence[int], Sequence[float]]], length: int, pad: int = 0
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
-    """Best-fit packing without cutting: [rows, length] tokens and weights. Longer records are left out."""
+    """Pack records best-fit without cutting them: [rows, length] tokens and weights. Longer records are left out."""
     done: list[list[tuple[Sequence[int], Sequence[float]]]] = []
     bins: list[tuple[int, list[tuple[Sequence[int], Sequence[float]]]]] = []  # (room left, records)
     for record in records:
@@ -39,13 +39,13 @@ def pack(
         for ids, values in held:
             tokens[row, at : at + len(ids)] = ids
             weights[row, at : at + len(ids)] = np.clip(np.rint(np.asarray(values) * WEIGHT_UNIT), 0, 255)
-            weights[row, at] = 0  # a record's first token follows another record: nothing to learn
+            weights[row, at] = 0  # a record's first token follows another record, so there is nothing to learn
             at += len(ids)
     return tokens, weights
 
 
 def save_rows(folder: Path, name: str, tokens: npt.NDArray[np.uint16], weights: npt.NDArray[np.uint8]) -> None:
-    """Write `name` into the folder; the tokens file appears last and is what readers look for."""
+    """Write `name` into the folder; the tokens file appears last, and readers look for it."""
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, array in (("weights", weights), ("tokens", tokens)):
         partial = folder / f"{name}.{suffix}.partial"

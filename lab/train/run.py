@@ -11,8 +11,8 @@ Go on:      the same command with the same RUN. Stages continue from their check
 
 The stages overlap. Pretraining compiles while the corpus and the first rows are made; annealing and distilling compile
 while the stage before them trains, then wait for its model. Each stage has a deadline counted back from the end, so a
-late start shortens pretraining and nothing else. The run works on its own copy of the code: the checkout may change.
-`--archive` may be a folder: archives part-00.jsonl.xz, part-01… are taken as they arrive, each is one pass. With
+late start shortens only pretraining. The run works on its own copy of the code, so the checkout may change.
+`--archive` may be a folder: archives part-00.jsonl.xz, part-01… are used as they arrive, each as one pass. With
 `--distil 0` the small model is left as it is. With `--hybrid` a hybrid with a drafting head is trained instead.
 """
 
@@ -37,12 +37,13 @@ from lab.train.scheduler import Scheduler, until
 CHECKOUT = Path(__file__).parents[2]
 COPIED = "FULGUR_RUN_COPY"  # set in the environment of the process that works on the copy
 EXPORT_SECONDS, HANDOVER_SECONDS = 35, 8  # after the last stage; between two stages
-ARCHIVE_SECONDS = 240  # how long parts of the archive are waited for
-SHORTEST_EDITS = 60  # seconds that making edit rows gets at least
-EDIT_SECONDS = 20  # for the edits of an archive that arrives; of the first one three times that
-CODE_EVERY = 4  # of so many archives one is made into rows of code too: more are not read
-EARLY_PASSES = 3  # passes over the code that are made before anything else
-# For a model that goes on from an earlier one: learning rates, and fewer edits, which it knows better than completions.
+ARCHIVE_SECONDS = 240  # how long to wait for parts of the archive
+SHORTEST_EDITS = 60  # the least seconds for making edit rows
+EDIT_SECONDS = 20  # for the edits of each archive that arrives; three times that for the first
+CODE_EVERY = 4  # one of this many archives is also made into rows of code; more are not read
+EARLY_PASSES = 3  # passes over the code to make before anything else
+# For a model that continues from an earlier one: lower learning rates, and fewer edits, which it knows better than
+# completions.
 LOWER_RATES = ["--matrix-rate", "2e-3", "--vector-rate", "1.7e-3"]
 FEWER_EDITS = ["--edit-share", "0.26"]
 
@@ -77,12 +78,12 @@ class Pipeline:
         self.data_options = [*shlex.split(args.data_options), "--seed", args.seed]
 
     def go(self) -> bool:
-        """True when every stage ended well."""
+        """Run all stages; True if every one ended well."""
         for name in ("finished", "failed", "large-ready", "small-ready"):
             (self.folder / name).unlink(missing_ok=True)
         pretrain = self.scheduler.start(self.pretrain)
         rows = self.scheduler.start(self.rows)
-        # The later stages start early too: they compile, and faults show, before they are needed.
+        # Start the later stages early too, so that they compile and faults show before they are needed.
         until((self.folder / "pretrain" / "stepping").exists, pretrain)
         anneal = self.scheduler.start(self.anneal)
         until((self.folder / "anneal" / "compiled").exists, anneal)
@@ -97,7 +98,7 @@ class Pipeline:
             self.scheduler.attempt("plot", python("plot", "--run", self.folder, "--out", "losses.svg"))
             self.pack_logs()
         interrupted = self.scheduler.stopping
-        self.scheduler.stop()  # rows that are still being made: nothing reads them any more
+        self.scheduler.stop()  # rows still being made are not needed any more
         rows.result()
         if interrupted:
             self.scheduler.say("stopped; the same command goes on from here")
@@ -109,13 +110,13 @@ class Pipeline:
         return not names
 
     def stage(self, name: str, end: float, *options: object) -> bool:
-        """A stage compiles at once, then waits for what it starts from: rows, or the model of the stage before."""
+        """Run a stage: it compiles at once, then waits for its input, which is rows or the previous stage's model."""
         common = ["--run", self.folder, "--wait", 1200, "--until", f"{end:.0f}"]
         return self.scheduler.attempt(name, python(name, *common, *shlex.split(self.args.stage_options), *options))
 
     def pretrain(self) -> bool:
         options: list[object] = ["--shape", self.args.shape]
-        if self.args.init:  # the model has seen edits: they stay in the mix from the start
+        if self.args.init:  # the model has seen edits, so they stay in the mix from the start
             options += ["--init", self.folder / "init", *LOWER_RATES, "--warmup", 60]
             options += ["--fim-share", 0.55, *FEWER_EDITS]
         return self.stage("pretrain", self.ends.pretrain, *options)
@@ -148,7 +149,7 @@ class Pipeline:
         if not (corpus / "report.json").exists():
             command = python("corpus", "--archive", archive, "--out", corpus, *shlex.split(self.args.corpus_options))
             job = self.scheduler.start(lambda: self.scheduler.attempt("corpus", command))
-            # Rows can be made once the report is there; the list of files is written meanwhile.
+            # Rows can be made once the report is there; the list of files is still being written then.
             until((corpus / "report.json").exists, job)
         self.make("code", "rows-first", "--parts", self.args.parts, "--passes", EARLY_PASSES)
         seconds = max(self.ends.distil - time.time() - 30, SHORTEST_EDITS)
@@ -194,7 +195,7 @@ class Pipeline:
         return self.make("edits", "rows-edits", "--minutes", seconds / 60, nice=3, seconds=seconds + 60)
 
     def export(self, size: str, stage: str) -> None:
-        """The pieces first; what rounding costs is measured after that."""
+        """Make the pieces first; measure the cost of rounding after that."""
         if self.scheduler.stopping or not (self.folder / stage / "checkpoint.pt").exists():
             return
         pieces = python("export", "pieces", "--run", self.folder, "--stage", stage)
@@ -216,7 +217,7 @@ class Pipeline:
 
 
 def join_archive(given: Path, folder: Path, scheduler: Scheduler) -> Path | None:
-    """The archive, or its parts joined, in the run's folder; parts that are missing are waited for."""
+    """Put the archive, or its joined parts, into the run's folder; wait for missing parts."""
     plain, packed, joined = folder / "archive.jsonl", folder / "archive.jsonl.xz", folder / "joined"
     end = time.time() + ARCHIVE_SECONDS
     while time.time() < end and not scheduler.stopping:
@@ -248,7 +249,7 @@ def complete_xz(path: Path) -> bool:
 
 
 def copy_once(source: Path, target: Path) -> None:
-    """A folder of the checkout in the run's folder; complete or not there at all."""
+    """Copy a folder of the checkout into the run's folder; it appears complete or not at all."""
     if target.exists():
         return
     partial = target.with_name(target.name + ".partial")
@@ -276,7 +277,7 @@ def begin_on_copy(args: argparse.Namespace, argv: list[str]) -> None:
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    where = ["--run", str(args.run), "--archive", str(args.archive)]  # absolute, given again: the last one counts
+    where = ["--run", str(args.run), "--archive", str(args.archive)]  # absolute; the last option counts
     os.chdir(args.run)
     os.execve(sys.executable, python("run", *argv, *where), {**os.environ, **environment})
 

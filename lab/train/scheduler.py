@@ -1,4 +1,5 @@
-"""Commands side by side: started in the background, tried at most twice, every event in one log and one status line."""
+"""Runs commands in parallel: in the background, tried at most twice, with every event in one log and one status
+line."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ TRIES = 2
 
 
 class Scheduler:
-    """Runs commands in `folder`. A command that fails twice is written to FOLDER/failed; the others go on."""
+    """Runs commands in `folder`. A command that fails twice is recorded in FOLDER/failed; the others go on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.began = time.time()
         self.stopping = False
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._pool = ThreadPoolExecutor(max_workers=16)  # they only wait: more than ever run at once
-        self._lock = threading.RLock()  # a signal handler may call `stop` inside any of these
+        self._pool = ThreadPoolExecutor(max_workers=16)  # its threads only wait; never this many at once
+        self._lock = threading.RLock()  # reentrant: a signal handler may call `stop` inside any of these
 
     def say(self, text: str) -> None:
-        """One line of the log; the same line is the status to poll."""
+        """Write one line to the log and, for polling, to the status file."""
         line = f"{time.strftime('%H:%M:%S', time.gmtime())} [{time.time() - self.began:.0f} s] {text}\n"
         with self._lock:
             (self.folder / "status.txt").write_text(line)
@@ -36,11 +37,11 @@ class Scheduler:
                 log.write(line)
 
     def start(self, work: Callable[[], bool]) -> Future[bool]:
-        """Do this beside everything else."""
+        """Run this in the background."""
         return self._pool.submit(work)
 
     def attempt(self, name: str, command: Sequence[str], *, nice: int = 0, seconds: float | None = None) -> bool:
-        """Run a command, and once more if it fails or takes longer than `seconds`. Its output is in NAME.log."""
+        """Run a command, and once more if it fails or takes longer than `seconds`. Its output goes to NAME.log."""
         log = self.folder / f"{name}.log"
         for number in range(1, TRIES + 1):
             if self.stopping:
@@ -58,7 +59,7 @@ class Scheduler:
         return False
 
     def stop(self) -> None:
-        """End every command; a stage of training writes a checkpoint first."""
+        """End every command; a training stage writes a checkpoint first."""
         self.stopping = True
         with self._lock:
             for process in self._running:
@@ -68,7 +69,7 @@ class Scheduler:
         with log.open("wb") as output, self._lock:
             if self.stopping:
                 return 1
-            # A group of its own: what the command starts ends with it.
+            # In a separate process group, so that whatever the command starts ends with it.
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -101,6 +102,6 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def until(there: Callable[[], bool], job: Future[bool]) -> None:
-    """Wait for something while the job that brings it still runs."""
+    """Wait for a condition while the job that brings it about still runs."""
     while not there() and not job.done():
         time.sleep(0.2)

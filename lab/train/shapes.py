@@ -40,7 +40,7 @@ def _shape(
 def _hybrid(
     d_model: int, n_layers: int, n_heads: int, d_ffn: int, delta: DeltaShape, draft_vocab: int, **changes: int
 ) -> ModelConfig:
-    """Qwen3.5's kinds of layers, and a drafting head that chooses from the lowest `draft_vocab` ids."""
+    """Qwen3.5's kinds of layers, with a drafting head that chooses from the lowest `draft_vocab` ids."""
     pattern = FAMILIES["qwen3_5"].layers
     return replace(
         _shape(d_model, n_layers, n_heads, d_ffn, **changes),
@@ -55,8 +55,8 @@ def _hybrid(
 SHAPES = {
     "90M": _shape(768, 14, 12, 2048),
     "60M": _shape(768, 9, 12, 2048),
-    "30M": _shape(768, 5, 12, 1408),  # five layers of the 60M, their idlest neurons left out
-    # Narrow and deep, because the drafting head is one layer: a guess reads a quarter of what a step reads.
+    "30M": _shape(768, 5, 12, 1408),  # five layers of the 60M, without their least active neurons
+    # Narrow and deep because the drafting head is one layer: a guess reads a quarter of what a step reads.
     "hybrid": _hybrid(512, 8, 8, 1152, DeltaShape(k_heads=2, v_heads=4, k_dim=128, v_dim=128, taps=4), 8192),
     "toy": _shape(128, 2, 4, 192, vocab_size=512, context=256),
     "toy-small": _shape(64, 2, 2, 128, vocab_size=512, context=256),

@@ -1,8 +1,8 @@
-"""What `registry` brought -> archives of a size that travels, each with whole packages, without near-duplicates.
+"""The output of `registry` -> archives small enough to carry, each with whole packages, without near-duplicates.
 
     python -m lab.train shards --round ROUND… --heldout HELD… --forbid HumanEval.jsonl.gz --out SHARDS --mebibytes 12.5
 
-Of files that resemble each other the first stays; held-out packages come first, so it is the training file that goes.
+Of files that resemble each other the first stays; held-out packages come first, so the training file is dropped.
 Packages of earlier rounds may be given with them. Tests, documentation, tables and files with a line of the forbidden
 problems are left out. Some held-out files travel in the first archive: the run is measured on them.
 Writes part-NN.jsonl.xz, manifest.jsonl.xz and packages.txt.
@@ -27,13 +27,13 @@ from lab.train.filters import is_data, is_source
 from lab.train.registry import heldout
 from lab.train.sources import heldout_names
 
-TELLING = 40  # characters from which on a line of a forbidden problem is looked for
+TELLING = 40  # minimum length of a forbidden problem's line to search for
 MOST_OF_A_PACKAGE, MOST_HELD_OUT = 1.2e6, 4e6  # characters
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 2, "dict_size": 64 << 20, "lc": 4, "lp": 0, "pb": 0}]
 
 
 def forbidden_lines(path: Path | None) -> frozenset[str]:
-    """Lines of problems that the evaluation asks: no training file may have them."""
+    """Lines of the evaluation's problems, which no training file may contain."""
     if path is None:
         return frozenset()
     with gzip.open(path, "rt", encoding="utf-8") as problems:
@@ -49,7 +49,7 @@ def read_round(folders: Iterable[Path]) -> Iterator[Document]:
 
 
 def fresh(folders: list[Path], held: list[Path], forbidden: frozenset[str]) -> list[Document]:
-    """The training documents of a round that are like no other and like none that is held out."""
+    """The training documents of a round that resemble neither each other nor a held-out one."""
     apart = set(heldout()) | heldout_names()
     documents: list[Document] = []
     seen: set[str] = set()
@@ -67,7 +67,7 @@ def fresh(folders: list[Path], held: list[Path], forbidden: frozenset[str]) -> l
 
 
 def in_packages(documents: list[Document], seed: int) -> list[list[Document]]:
-    """The files of each package together, the packages in a random order; of a large one hashes decide what stays."""
+    """Group the files by package, the packages in a random order; hashes decide which files of a large one stay."""
     packages: dict[str, list[Document]] = defaultdict(list)
     room: dict[str, float] = defaultdict(lambda: MOST_OF_A_PACKAGE)
     for document in sorted(documents, key=lambda d: d.sha256):
@@ -91,7 +91,8 @@ def some_held_out(folders: list[Path]) -> list[Document]:
 
 
 def write_parts(packages: list[list[Document]], out: Path, most: int) -> int:
-    """Archives of at most so many bytes; what a compressor still holds is guessed, so the last package may be moved."""
+    """Write archives of at most this many bytes. What the compressor still buffers is estimated, so the last package
+    may move."""
     out.mkdir(parents=True, exist_ok=True)
     number, ratio = 0, 6.0
     block: list[bytes] = []

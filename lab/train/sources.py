@@ -1,4 +1,4 @@
-"""The list of source packages, `sources.txt`: one a line as `name version licence split megabytes registry`."""
+"""The list of source packages, `sources.txt`: one per line as `name version licence split megabytes registry`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Source:
     version: str
     licence: str
     split: str  # "train" or "heldout"
-    megabytes: float  # at most this much text is taken, so that no package dominates
+    megabytes: float  # the most text to take, so that no package dominates
     registry: str  # "pypi" or "npm"
 
     @property
@@ -27,7 +27,7 @@ class Source:
 
 
 def normalise(name: str) -> str:
-    """A package name as registries compare it."""
+    """Normalise a package name as registries compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""Rows of tokens, resident on the training device: a batch is one gather, the host never waits."""
+"""Rows of tokens, resident on the training device: a batch is one gather, and the host never waits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BY_PASS = ("code", "fim")
 
 @dataclass
 class Stream:
-    """The training rows of one kind in a seeded random order, pass after pass, for ever.
+    """The training rows of one kind in a seeded random order, pass after pass, forever.
 
-    "code" and "fim" have their own files for each pass, made while training runs: a finished pass that was not seen yet
-    is taken, or the one seen longest ago. "edits" takes everything there is.
+    "code" and "fim" have separate files for each pass, made while training runs: take a finished pass not seen yet, or
+    the one seen longest ago. "edits" takes everything there is.
     """
 
     folder: Path
@@ -39,7 +39,7 @@ class Stream:
 
     @property
     def available(self) -> bool:
-        """A pass is read when it is whole; of edits, any finished file will do."""
+        """Whether rows can be read: a pass once it is complete; for edits, any finished file."""
         ready = f"{self.kind}-*.done" if self.kind in BY_PASS else f"train-{self.kind}-*.tokens.npy"
         return any(self.folder.glob(ready))
 
@@ -70,7 +70,7 @@ class Stream:
         self._order = torch.randperm(len(self._tokens), generator=generator).to(self.device)
 
     def take(self, rows: int) -> tuple[Tensor, Tensor]:
-        """The next rows: tokens (int16) and weights (uint8), [rows, context + 1]."""
+        """Take the next rows: tokens (int16) and weights (uint8), [rows, context + 1]."""
         parts = []
         while rows > 0:
             if self._order is None:
@@ -95,9 +95,9 @@ class Stream:
 
 
 class Mixture:
-    """Batches with fixed shares of several streams; `emphasis` multiplies the loss weights of a kind of rows.
+    """Batches with fixed fractions of several streams; `emphasis` multiplies the loss weights of a kind of rows.
 
-    A stream whose rows are still being made joins when the first are there.
+    A stream whose rows are still being made joins once the first are there.
     """
 
     def __init__(self, shares: list[tuple[Stream, float]], emphasis: dict[str, float] | None = None) -> None:
@@ -115,7 +115,7 @@ class Mixture:
             self.parts = [(stream, share / total) for stream, share in usable]
 
     def batch(self, rows: int) -> tuple[Tensor, Tensor]:
-        """tokens int64 and weights float32, [rows, context + 1], interleaved so that micro-batches are alike."""
+        """Return tokens int64 and weights float32, [rows, context + 1], interleaved so that micro-batches are alike."""
         self._join()
         counts = [round(share * rows) for _, share in self.parts]
         counts[0] = rows - sum(counts[1:])
@@ -138,7 +138,8 @@ class Mixture:
 
 
 def heldout_rows(folder: Path, kind: str, rows: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """The first rows of the held-out packages, always the same ones; only hidden text and answers count."""
+    """The first rows of the held-out packages, always the same ones; outside code, only hidden text and answers
+    count."""
     found = load_rows(folder, f"heldout-{kind}-0-")
     if found is None or not len(found[0]):
         return None

@@ -29,13 +29,13 @@ from lab.train.sources import read_sources
 
 SPLITS = ("seen", "heldout_phrasing", "heldout_op")
 PREFIX_CHARS, SUFFIX_CHARS = 2400, 800
-LONGEST_REGION = 2200  # characters; with its answer it fits the context even where tokens are short
-MOST_FILES = 700  # rare operations may stay short of their quota
+LONGEST_REGION = 2200  # characters; with its answer it fits into the context even where tokens are short
+MOST_FILES = 700  # rare operations may not reach their quota
 
 
 @dataclass(frozen=True)
 class File:
-    """One Python file to take tasks from."""
+    """One Python file to make tasks from."""
 
     package: str
     path: str
@@ -43,7 +43,7 @@ class File:
 
 
 def from_packages(folders: list[Path]) -> tuple[list[File], list[dict[str, str]]]:
-    """Files of the held-out packages of the list, and what each package is and allows."""
+    """The files of the listed held-out packages, with each package's version and licence."""
     sources = [source for source in read_sources() if source.split == "heldout"]
     files = [File(d.package, d.path, d.text) for d in read_packages(sources, folders) if d.path.endswith(".py")]
     packages = [
@@ -54,14 +54,14 @@ def from_packages(folders: list[Path]) -> tuple[list[File], list[dict[str, str]]
 
 
 def from_archive(archive: Path) -> list[File]:
-    """Held-out files of what `gather` or `corpus` wrote."""
+    """The held-out files in the output of `gather` or `corpus`."""
     shards = sorted(archive.glob("heldout-*.jsonl")) if archive.is_dir() else [archive]
     documents = (document for shard in shards for document in read_documents(shard))
     return [File(d.package, d.path, d.text) for d in documents if d.split == "heldout" and d.path.endswith(".py")]
 
 
 def from_registry(folder: Path) -> tuple[list[File], list[dict[str, str]]]:
-    """Files of held-out packages that `registry` brought, with their licence texts."""
+    """The files of held-out packages that `registry` fetched, with their licence texts."""
     documents = [d for shard in sorted(folder.glob("*.jsonl")) for d in read_documents(shard)]
     packages = sorted({(d.package, d.version, d.licence) for d in documents})
     named = [
@@ -72,7 +72,7 @@ def from_registry(folder: Path) -> tuple[list[File], list[dict[str, str]]]:
 
 
 def from_folder(folder: Path) -> list[File]:
-    """Any Python code."""
+    """Any Python files."""
     paths = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
     return [File(folder.name, str(path.relative_to(folder.parent)), text(path)) for path in paths]
 
@@ -85,7 +85,7 @@ def text(path: Path) -> str:
 
 
 def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tasks:
-    """The same files and seed give the same tasks. The packages are taken in turn, so that none dominates."""
+    """Make tasks; the same files and seed give the same tasks. Packages alternate, so that none dominates."""
     files = [file for file in files if 300 <= len(file.text) <= 200_000]
     if not files:
         raise FulgurError("there are no files to make tasks from", hint="Give --packages, --archive or --source.")
@@ -101,7 +101,7 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
             missing = {name for name in chosen if counts[name] < quota}
             if not missing:
                 break
-            # Once most operations are full, only the rare ones are looked for: that is much faster.
+            # Once most operations are full, look only for the rare ones, which is much faster.
             only = missing if len(missing) < len(chosen) // 2 else None
             rng = random.Random(f"{seed}{split}{file.path}")
             for example in generate_file(file.text, file.path, rng, split=split, only=only):
@@ -133,7 +133,7 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
 
 
 def make_cursors(files: Iterable[File], count: int, typed: int, seed: int) -> dict[str, list[Hole]]:
-    """Cursors of each kind, and lines to type; tests, examples and docs are left out, the packages taken in turn."""
+    """Cursors of each kind, and lines to type. Tests, examples and docs are left out; packages alternate."""
     rng = random.Random(seed)
     usable = [file for file in files if 300 <= len(file.text) <= 200_000 and not is_data(file.text)]
     ordered = in_turn([file for file in usable if is_source(file.path)], rng)
@@ -186,7 +186,7 @@ def in_turn(files: Iterable[File], rng: random.Random) -> list[File]:
 
 
 def hole(file: File, start: int, end: int) -> Hole:
-    """Context in whole lines at its far ends."""
+    """A hole with its context, cut to whole lines at the far ends."""
     begin = max(0, start - PREFIX_CHARS)
     if begin > 0:
         begin = file.text.find("\n", begin, start) + 1 or begin
@@ -197,7 +197,7 @@ def hole(file: File, start: int, end: int) -> Hole:
 
 
 def single_line(file: File, rng: random.Random) -> Hole | None:
-    """The rest of a line of code, from a word boundary."""
+    """Hide the rest of a line of code, from a word boundary."""
     lines = file.text.split("\n")
     strings = string_lines(file.text)
     for _ in range(10):
@@ -215,7 +215,7 @@ def single_line(file: File, rng: random.Random) -> Hole | None:
 
 
 def several_lines(file: File, rng: random.Random) -> Hole | None:
-    """Two to five whole lines: one or more statements of a function's body."""
+    """Hide two to five whole lines: one or more statements of a function's body."""
     try:
         tree = ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError):
@@ -242,7 +242,7 @@ def several_lines(file: File, rng: random.Random) -> Hole | None:
 
 
 def string_lines(source: str) -> set[int]:
-    """Lines inside strings of several lines: prose, not code."""
+    """The lines inside multi-line strings: prose, not code."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):

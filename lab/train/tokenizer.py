@@ -1,8 +1,8 @@
 """The embedded models' tokenizer: byte-level BPE made for code, trained once and shipped in the package.
 
-A newline and the indentation after it are one piece, so a line break never merges with what stands around it and the
-depth of a block is one token. Digits stand alone. A word may carry the one character before it (` name`, `.append`,
-`(self`, `_id`).
+A newline and the indentation after it are one piece, so a line break never merges with the text around it, and the
+depth of a block is one token. Digits are single tokens. A word may include the one character before it (` name`,
+`.append`, `(self`, `_id`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ VOCABULARY = 8192
 
 PIECES = (
     r"\r?\n[ \t]*"  # a line break with the indentation of the next line
-    r"|[ .]?__\p{L}+(?:_\p{L}+)*__"  # __init__ and its kind
+    r"|[ .]?__\p{L}+(?:_\p{L}+)*__"  # __init__ and the like
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"  # a word, with one character before it
     r"|\p{N}"  # one digit
     r"| ?[^\s\p{L}\p{N}]+"  # operators and brackets
-    r"|[^\S\r\n]+(?!\S)"  # spaces inside a line, the last one left to the word after it
+    r"|[^\S\r\n]+(?!\S)"  # spaces inside a line; the last one is left to the word after it
     r"|\s"
 )
 
@@ -49,7 +49,8 @@ def untrained() -> Tokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Tokenizer:
-    """Special tokens take the first ids in their fixed order, then the 256 bytes, then the merges."""
+    """Train a tokenizer. Special tokens take the first ids in their fixed order, then the 256 bytes, then the
+    merges."""
     from tokenizers import pre_tokenizers, trainers
 
     tokenizer = untrained()
@@ -58,7 +59,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         min_frequency=2,
-        max_token_length=41,  # forty spaces of indentation, and no longer rulers
+        max_token_length=41,  # up to forty spaces of indentation, but no longer rulers
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -66,7 +67,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
 
 
 class CodeTokenizer:
-    """The tokenizer for training: a special token spelled out in a file's text is ordinary text."""
+    """The tokenizer for training: special tokens in a file's text are encoded as plain text."""
 
     def __init__(self, path: Path = TOKENIZER) -> None:
         from tokenizers import Tokenizer
@@ -91,7 +92,7 @@ class CodeTokenizer:
 
 
 def sample(archive: Path, megabytes: float, seed: int = 0) -> Iterator[str]:
-    """Texts of training documents drawn at random, with each file's path as the model sees it."""
+    """Texts of randomly chosen training documents, with each file's path as the model sees it."""
     rng = random.Random(seed)
     chosen = [f"{document.path}\n{document.text}" for document in read_documents(archive) if document.split == "train"]
     rng.shuffle(chosen)

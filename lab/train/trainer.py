@@ -1,4 +1,4 @@
-"""The training loop every stage shares: wall-clock budget, accumulation, log, held-out loss, checkpoints, resume."""
+"""The training loop that all stages share: wall-clock budget, accumulation, log, held-out loss, checkpoints, resume."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Run:
         self.log = (stage.folder / "losses.jsonl").open("a")
 
     def restore(self) -> bool:
-        """Go on from a checkpoint if there is one; True if the stage is already complete."""
+        """Resume from a checkpoint if there is one; True if the stage is already complete."""
         state = checkpoint.load(self.stage.folder, self.device)
         if state is None:
             return False
@@ -118,7 +118,7 @@ class Run:
             (self.stage.folder / checkpoint.DONE).touch()
 
     def say(self, row: dict[str, Any]) -> None:
-        """One line of the log; the same line is the status to poll."""
+        """Write one line to the log and, for polling, to the status file."""
         row = {"stage": self.stage.name, "step": self.step, **row}
         self.log.write(json.dumps(row) + "\n")
         self.log.flush()
@@ -129,7 +129,8 @@ class Run:
     def progress(self) -> float:
         if self.args.steps is not None:
             return self.step / self.args.steps
-        # Compiling and waiting count against the budget but not as progress: the schedule is spread over what is left.
+        # Compiling and waiting count against the budget but not as progress: the schedule spreads over the remaining
+        # time.
         start = getattr(self, "first_step_ended", time.monotonic())
         end = self.began + 60.0 * self.args.minutes if self.args.minutes is not None else self.deadline
         done = self.spent + time.monotonic() - start
@@ -155,7 +156,7 @@ class Run:
         return loss_sum / total
 
     def heat(self) -> None:
-        """Compile on random tokens, before there is anything to learn; if that fails, without the fast attention, and
+        """Compile on random tokens, before there is anything to learn. If that fails, retry without the fast attention,
         then without the compiler: a slow run is better than none."""
         ways_out = [attention.use_plain] if attention.fast() else []
         ways_out += [self.without_compiler] if self.args.compile else []
@@ -178,7 +179,7 @@ class Run:
         self.say({"compiled_seconds": round(time.monotonic() - self.began, 1), "attention": attention.name()})
 
     def without_compiler(self) -> None:
-        """Nothing is fused then: half of the rows at a time, for more memory each."""
+        """Without the compiler nothing is fused, so each row needs more memory: process half as many rows at a time."""
         torch.compiler.set_stance("force_eager")
         if self.args.micro % 2 == 0:
             self.args.micro //= 2
@@ -239,7 +240,7 @@ class Run:
             loss = self.take_step(scale)
             self.step += 1
             if not hasattr(self, "first_step_ended"):
-                value = float(loss)  # waits for the device: the compile is over
+                value = float(loss)  # waits for the device, so compiling is over
                 self.first_step_ended = logged = time.monotonic()
                 logged_tokens = self.tokens
                 (self.stage.folder / "stepping").touch()
@@ -270,7 +271,7 @@ class Run:
             if self.step == self.args.stop_after:
                 self.save()
                 return
-        self.save(done=not self.stopping)  # before anything else: the next stage waits for it
+        self.save(done=not self.stopping)  # before anything else, because the next stage waits for it
         self.say(
             {"tokens": self.tokens, "seconds": round(self.spent + time.monotonic() - self.began, 1), **self.heldout()}
         )

@@ -1,10 +1,10 @@
-"""The model a run began with beside the one it made, both in 4 bits, on the same rows of held-out packages.
+"""The model a run started from beside the one it made, both in 4 bits, on the same rows of held-out packages.
 
     python -m lab.train versus --run RUN [--stage anneal] [--out FILE]
 
-For each kind of rows: the loss a token, and how many hidden texts or answers of edits are exactly right, which is what
-greedy decoding would write. `lost` and `gained` count those that only the earlier and only the later model has right:
-where they hardly differ, neither model is the better one.
+For each kind of rows: the loss per token, and how many hidden texts or edit answers greedy decoding would write exactly
+right. `lost` and `gained` count those that only the earlier or only the later model gets right: if they hardly differ,
+neither model is better.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lab.train.shapes import shape
 from lab.train.streams import heldout_rows
 
 ROWS, AT_ONCE = 512, 8
-# From this loss weight on a token belongs to an answer; of code there are none.
+# From this loss weight on, a token belongs to an answer; code has none.
 ANSWERS = {"code": None, "fim": MIDDLE_WEIGHT, "edits": 1.0}
 
 
 def answers(weights: npt.NDArray[np.float32], least: float) -> list[tuple[int, int]]:
-    """Where the answers of a row begin and end: runs of tokens that weigh at least so much."""
+    """Find where the answers of a row begin and end: runs of tokens with at least this weight."""
     inside = np.concatenate(([False], weights >= least, [False]))
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     return [(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
@@ -41,7 +41,7 @@ def answers(weights: npt.NDArray[np.float32], least: float) -> list[tuple[int, i
 
 @torch.no_grad()
 def grade(model: Model, tokens: Tensor, weights: Tensor, least: float | None) -> tuple[float, list[bool]]:
-    """The mean loss of these rows, and for each answer whether every token of it is the most likely one."""
+    """Return the mean loss of these rows, and for each answer whether every token of it is the most likely one."""
     total, right = 0.0, []
     for start in range(0, len(tokens), AT_ONCE):
         part = slice(start, start + AT_ONCE)

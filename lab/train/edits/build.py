@@ -1,4 +1,4 @@
-"""From a file to training examples: find changes, choose regions, write instructions, add no-ops and next edits."""
+"""Turns a file into training examples: find changes, choose regions, write instructions, add no-ops and next edits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from lab.train.edits.refusals import not_applicable, refusals, unrelated
 from lab.train.edits.regions import choose_region
 from lab.train.edits.strange import new_name
 
-SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
-ANYWHERE = 0.05  # in training, of a call without arguments asked for in any region
-UNRELATED = 0.12  # in training, of subjects of commits to other code
-NEAR = 0.1  # in training, of refusals that are near to what it can do: half of run 2's false edits were on such
-# Training sees more of what is already done: the first model did it once more in every second such case of a removal.
+SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # fractions of no-ops by kind, and of next-edit examples
+ANYWHERE = 0.05  # in training, chance that a call without arguments is requested for an arbitrary region
+UNRELATED = 0.12  # in training, rate of commit subjects that are about other code
+NEAR = 0.1  # in training, rate of refusals close to what it can do: half of run 2's false edits were on such
+# Training sees more requests that are already satisfied: the first model repeated a removal in every second such case.
 SATISFIED_IN_TRAINING = 0.2
 MOST_SITES = 16
 LONGEST_FILE = 400_000
@@ -51,10 +51,10 @@ def generate_file(
     most: int = 40,
     only: Collection[str] | None = None,
 ) -> list[EditExample]:
-    """Examples from one file; [] for a file that cannot be used. Never raises on odd input.
+    """Generate the examples of one file; [] for a file that cannot be used. Never raises on odd input.
 
     split: "train" and "seen" use the trained operations and phrasings, "heldout_phrasing" the phrasings kept back,
-    "heldout_op" the operations kept back (with all their phrasings). `only` narrows to some operations.
+    "heldout_op" the operations kept back (with all their phrasings). `only` restricts to some operations.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}")
@@ -89,7 +89,7 @@ def generate_file(
 
 
 def operate(src: Source, op: Operation, rng: random.Random, split: str) -> list[EditExample]:
-    """Up to `op.limit` examples of one operation, with their share of no-ops."""
+    """Make up to `op.limit` examples of one operation, with its fraction of no-ops."""
     examples: list[EditExample] = []
     changes: Sequence[Change] = collect(src, op, rng)
     if op.sites:
@@ -118,7 +118,7 @@ def operate(src: Source, op: Operation, rng: random.Random, split: str) -> list[
 
 
 def collect(src: Source, op: Operation, rng: random.Random) -> list[Change]:
-    """What the generator finds; a generator that gives up half-way keeps what it had."""
+    """Collect what the generator finds; if it gives up half-way, keep what it had."""
     changes: list[Change] = []
     most = 400 if op.sites else op.limit * 3
     try:
@@ -140,7 +140,7 @@ def build(
     split: str,
     used: list[tuple[int, int]],
 ) -> EditExample | None:
-    """One example of a change: region, texts before and after, instruction."""
+    """Build one example of a change: region, texts before and after, instruction."""
     spans = [] if change.call else [(edit.start, edit.end) for edit in change.edits]
     if change.cover:
         spans.append(change.cover)
@@ -188,7 +188,7 @@ def build(
 
 
 def begins_in(src: Source, region: tuple[int, int], cover: tuple[int, int], after: str) -> bool:
-    """Whether the first line that differs stands in `cover`: the refactoring found the place that was meant."""
+    """Whether the first line that differs lies in `cover`: then the refactoring found the place that was meant."""
     before = src.text[slice(*region)].split("\n")
     same = next((i for i, (one, two) in enumerate(zip(before, after.split("\n"), strict=False)) if one != two), 0)
     line = src.line_of(region[0]) + same
@@ -196,10 +196,10 @@ def begins_in(src: Source, region: tuple[int, int], cover: tuple[int, int], afte
 
 
 def called(example: EditExample, change: Change, below: str, done: bool, split: str) -> EditExample | None:
-    """The example with a call for its answer, where one gives the target; `done`: it is asked for once more.
+    """Answer the example with a call, if one yields the target; `done`: the request is already satisfied.
 
-    In training an operation that has a call is always answered by one: whether there is anything left to do, the
-    refactoring sees for itself. The evaluation keeps every example.
+    In training, an operation that has a call is always answered with one: the refactoring itself sees whether anything
+    is left to do. The evaluation keeps every example.
     """
     after = target(example)
     answer: Answer | None = None
@@ -219,7 +219,7 @@ def called(example: EditExample, change: Change, below: str, done: bool, split: 
 
 
 def combine(change: Change, changes: Sequence[Change], region: tuple[int, int], rng: random.Random) -> list[Edit]:
-    """Every site in the region (for inverse changes sometimes only some of them: the others are fine already)."""
+    """Combine every site in the region (for inverse changes sometimes only some: the others are already fine)."""
     inside = [c for c in changes if all(region[0] <= e.start and e.end <= region[1] for e in c.edits)]
     inside = [c for c in inside if c.inverse == change.inverse and c.variant == change.variant]
     if change.inverse and len(inside) > 1 and rng.random() < 0.4:
@@ -241,7 +241,8 @@ def built_call(
     written: Instruction,
     split: str,
 ) -> EditExample | None:
-    """The answer is a call: the region stays as it is, edits (if any) spoil the file around it."""
+    """Build an example whose answer is a call: the region stays as it is, and edits (if any) spoil the file around
+    it."""
     if change.call is None or any(e.start < region[1] and e.end > region[0] for e in change.edits) != change.spoils:
         return None
     before = src.text[slice(*region)]
@@ -272,7 +273,7 @@ def built_call(
 
 
 def count(text: str, needle: str) -> int:
-    """Occurrences of a piece of code, not counting those inside longer words."""
+    """Count occurrences of a piece of code, except inside longer words."""
     head = r"(?<![\w.])" if re.match(r"\w", needle) else ""
     tail = r"(?!\w)" if re.search(r"\w$", needle) else ""
     return len(re.findall(head + re.escape(needle) + tail, text))

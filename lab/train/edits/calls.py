@@ -1,4 +1,5 @@
-"""Which refactoring call answers an example: tried on the example itself, and taken only if it gives the target."""
+"""Finds the refactoring call that answers an example: tried on the example itself, and taken only if it gives the
+target."""
 
 from __future__ import annotations
 
@@ -56,13 +57,13 @@ PATTERNS: dict[str, str] = {
 
 
 def pattern(op: str, variant: str) -> str | None:
-    """How an operation is called; most that need no arguments are called by their own name."""
+    """The pattern of an operation's call; most that need no arguments are called by their own name."""
     found = PATTERNS.get(f"{op}.{variant}") or PATTERNS.get(op)
     return found or (op if op in LOCAL or op == "sort_imports" else None)
 
 
 def candidates(op: str, variant: str, slots: dict[str, str], after: str) -> Iterator[Call]:
-    """The call without a function's name, then with it."""
+    """Yield the call without a function's name, then with it."""
     found = pattern(op, variant)
     if found is None:
         return
@@ -83,7 +84,7 @@ def candidates(op: str, variant: str, slots: dict[str, str], after: str) -> Iter
 
 
 def made(slots: dict[str, str], after: str) -> dict[str, str]:
-    """Arguments that are put together: from several slots, or read from the target."""
+    """Arguments that are assembled from several slots or read from the target."""
     found: dict[str, str] = {}
     if "param" in slots and "value" in slots:
         found["+plain"] = f"{slots['param']}={slots['value']}"
@@ -102,7 +103,7 @@ def made(slots: dict[str, str], after: str) -> dict[str, str]:
 
 
 def carried_out(call: Call, region: str, below: str) -> str | None:
-    """The region after a call; None when it is refused."""
+    """The region after a call; None if it is refused."""
     try:
         return apply_local(region, call, below) if call.name in LOCAL else apply_call(region, call)
     except (RefactorError, Unusable):
@@ -112,13 +113,13 @@ def carried_out(call: Call, region: str, below: str) -> str | None:
 def refactored(
     op: str, variant: str, slots: dict[str, str], region: str, below: str, right: Callable[[str], bool]
 ) -> str | None:
-    """The region after the refactoring that does this operation in the right place; None when it is refused."""
+    """The region after the refactoring that does this operation in the right place; None if it is refused."""
     results = (carried_out(call, region, below) for call in candidates(op, variant, slots, region))
     return next((result for result in results if result is not None and right(result)), None)
 
 
 def readable(call: Call) -> Call | None:
-    """The call as it is read back; None where its text would not come back the same."""
+    """The call as it is parsed back from its text; None if the text would not round-trip."""
     text = format_call(call)
     parsed = parse_call(text)
     return parsed if "\n" not in text and parsed is not None and format_call(parsed) == text else None

@@ -13,7 +13,7 @@ from lab.train.edits.example import Change, operation, shuffled
 
 
 def without_last(src: Source, last_start: int, last_end: int, first: bool) -> Edit | None:
-    """Take the last element of a bracketed list away: its line, or the text from the comma before it."""
+    """Remove the last element of a bracketed list: its line, or the text from the comma before it."""
     line = src.line_of(last_start)
     line_start, line_end = src.line_start(line), src.line_end(line)
     alone = not src.text[line_start:last_start].strip() and src.text[last_end:line_end].strip() == ","
@@ -79,7 +79,7 @@ def change_argument(src: Source, rng: random.Random) -> Iterator[Change]:
 
 
 def named_literals(src: Source, kinds: tuple[type[ast.AST], ...], rng: random.Random) -> Iterator[tuple[str, ast.AST]]:
-    """Literals assigned to a plain name: `NAME = [...]`."""
+    """Yield literals assigned to a plain name: `NAME = [...]`."""
     for statement in shuffled([*src.of(ast.Assign), *src.of(ast.AnnAssign)], rng):
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
         name = dotted(target)

@@ -25,18 +25,18 @@ from fulgur.text.edit_format import (
 )
 
 COPIED, CHANGED, DECIDING, ENDING = 1.0, 4.0, 8.0, 2.0
-# The file around the region is code like any other: it is read anyway, so something may be learned from it.
+# The file around the region is ordinary code: it is read anyway, so the model may learn something from it.
 AROUND = 0.2
 
 
 class Encoder(Protocol):
-    """A tokenizer that gives ordinary tokens for ordinary text (`lab.train.tokenizer.CodeTokenizer`)."""
+    """A tokenizer that encodes all text as ordinary tokens (`lab.train.tokenizer.CodeTokenizer`)."""
 
     def encode(self, text: str) -> list[int]: ...
 
 
 def changed_weights(old: Sequence[int], new: Sequence[int]) -> list[float]:
-    """A weight for each token of `new`: CHANGED where it differs from `old`, and for the token after a deletion."""
+    """Weigh each token of `new`: CHANGED where it differs from `old`, and for the token after a deletion."""
     weights = [COPIED] * len(new)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -47,14 +47,14 @@ def changed_weights(old: Sequence[int], new: Sequence[int]) -> list[float]:
     before, after = old[head : len(old) - tail], new[head : len(new) - tail]
     for tag, _, _, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag != "equal":
-            # Where something is only taken away, the next token is the one that shows it.
+            # After a pure deletion, the next token is the one that shows it.
             for index in range(head + start, min(head + max(end, start + 1), len(new))):
                 weights[index] = CHANGED
     return weights
 
 
 def encode(tokenizer: Encoder, example: EditExample, max_tokens: int = 2048) -> tuple[list[int], list[float]]:
-    """Tokens and weights; the context is cut to fit, and an example that cannot fit gives two empty lists."""
+    """Encode tokens and weights; the context is cut to fit, and an example that cannot fit gives two empty lists."""
     region = tokenizer.encode(example.region)
     tail: list[int] = []
     if example.recent:

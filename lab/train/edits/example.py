@@ -1,4 +1,4 @@
-"""What a generator yields: a change to a file; and the table of operations that the generators register in."""
+"""What a generator yields, a change to a file, and the table in which generators register their operations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Change:
     """One change found in a file.
 
     Without edits and without a call, the product's refactoring for this operation makes the change inside the region.
-    `inverse`: the edits spoil human code, the answer is the human text.
+    `inverse`: the edits spoil human code, and the answer is the human text.
     """
 
     edits: list[Edit] = field(default_factory=list)
     slots: dict[str, str] = field(default_factory=dict)
     inverse: bool = False
-    variant: str = ""  # which list of phrasings; "" is the operation's own
-    cover: tuple[int, int] | None = None  # the region must hold this span too
+    variant: str = ""  # selects a list of phrasings; "" is the operation's own
+    cover: tuple[int, int] | None = None  # the region must include this span too
     within: tuple[int, int] | None = None  # the region must stay inside this span
     unique: str | None = None  # an identifier or text that must occur exactly once in the region
-    once: str | None = None  # a pattern that must match exactly once in the region, where the instruction names nothing
+    once: str | None = None  # a pattern that must match exactly once in the region, if the instruction names nothing
     needs: str | None = None  # the instruction must mention this slot
     call: Call | None = None  # the answer is this call, the region stays as it is
     spoils: bool = False  # with a call: the edits are made inside the region, before the prompt is written
@@ -39,8 +39,8 @@ Generator = Callable[[Source, random.Random], Iterable[Change]]
 class Operation:
     """An operation: where it applies, and what counts as done.
 
-    `sites`: the instruction means every place in the region (changes are combined), else one named place.
-    `absent`: a pattern of what the operation removes; where nothing matches, there is nothing to do.
+    `sites`: the instruction means every place in the region (changes are combined), else one named place. `absent`: a
+    pattern of what the operation removes; if nothing matches, there is nothing to do.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Operation:
     heldout: bool = False
     absent: str | None = None
     limit: int = 3
-    rate: float = 1.0  # how often a file is searched for it: what is common everywhere is taken less often
+    rate: float = 1.0  # how often a file is searched for it; common operations are sampled less often
 
 
 OPERATIONS: dict[str, Operation] = {}
-# Counted over a sample of packages, so that no operation is much more frequent than the middle ones.
+# Counted over a sample of packages, so that no operation is much more frequent than the median ones.
 RATES: dict[str, float] = {
     "rename_symbol": 0.08,
     "make_async": 0.1,

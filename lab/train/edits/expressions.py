@@ -1,4 +1,4 @@
-"""Operations on expressions, most of them inverse: human code is spoiled, the human text is the answer."""
+"""Operations on expressions, most of them inverse: human code is spoiled, and the human text is the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEST_PARENTS = (ast.If, ast.While, ast.Return, ast.Assign, ast.Assert)
 
 
 def parenthesised(src: Source, node: ast.AST) -> bool:
-    """A parenthesis stands directly before the node: its own, or that of a call or tuple."""
+    """Whether a parenthesis stands directly before the node: its own, or that of a call or tuple."""
     return src.text[: src.start(node)].rstrip(" ").endswith("(")
 
 
@@ -66,7 +66,8 @@ def use_isinstance(src: Source, rng: random.Random) -> Iterator[Change]:
 
 
 def split_fstring(segment: str) -> tuple[str, list[str], list[str]]:
-    """Quote, literal parts and expressions of a plain one-line f-string (no conversions, specs or nested quotes)."""
+    """Split a plain one-line f-string (no conversions, specs or nested quotes) into quote, literal parts and
+    expressions."""
     match = re.fullmatch(r"[fF](\"|')(.*)\1", segment)
     if match is None or segment[2:4] in ('""', "''"):
         raise Unusable("not a plain f-string")

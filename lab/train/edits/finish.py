@@ -44,7 +44,7 @@ def finish(
 
 
 def context(text: str, region: tuple[int, int], above_chars: int, below_chars: int) -> tuple[str, str]:
-    """Whole lines before and after a region, within these sizes."""
+    """The whole lines before and after a region, within these sizes."""
     start = max(0, region[0] - above_chars)
     if start > 0:
         start = text.find("\n", start - 1, region[0]) + 1 or region[0]

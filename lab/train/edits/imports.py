@@ -31,7 +31,7 @@ def bound(statement: Import) -> list[str]:
 
 
 def imported_line(text: str) -> str:
-    """The name an import line binds."""
+    """The name that an import line binds."""
     return re.split(r"[ .]", text)[-1]
 
 

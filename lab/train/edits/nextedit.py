@@ -1,4 +1,5 @@
-"""Next-edit sequences: some of several like sites are done, the rest is predicted from the recent edits alone."""
+"""Next-edit sequences: some of several similar sites are done, and the rest is predicted from the recent edits
+alone."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from lab.train.edits import values
 from lab.train.edits.example import OPERATIONS
 from lab.train.edits.regions import MAX_CHARS, MAX_LINES, choose_region
 
-DONE = 0.15  # share of sequences where every site is done: nothing is left to edit
+DONE = 0.15  # fraction of sequences in which every site is done: nothing is left to edit
 SITE_OPS = ("is_none", "not_in", "use_fstring", "optional_union", "modern_super", "augmented_assignment", "use_literal")
 BUILT_IN = {"self", "cls", "None", "str", "int", "len", "isinstance", "list", "dict", "super", "print", "bool", "float"}
 
 
 def next_edits(src: Source, rng: random.Random, wanted: int) -> list[EditExample]:
-    """Up to `wanted` sequences from one file."""
+    """Make up to `wanted` sequences from one file."""
     examples: list[EditExample] = []
     makers = [renamed_names, added_arguments, changed_sites]
     for _ in range(wanted * 3):
@@ -35,7 +36,8 @@ def next_edits(src: Source, rng: random.Random, wanted: int) -> list[EditExample
 
 
 def sequence(src: Source, sites: list[list[Edit]], inverse: bool, rng: random.Random) -> EditExample:
-    """k of n sites done. A site is one line's edits; `inverse`: the edits undo what the developer is doing."""
+    """Make a sequence with k of n sites done. A site is one line's edits; `inverse`: the edits undo what the developer
+    is doing."""
     sites = near(src, sorted(sites), rng)
     everything_done = rng.random() < DONE
     done = len(sites) if everything_done else rng.randrange(1, len(sites))
@@ -64,7 +66,7 @@ def sequence(src: Source, sites: list[list[Edit]], inverse: bool, rng: random.Ra
 
 
 def near(src: Source, sites: list[list[Edit]], rng: random.Random) -> list[list[Edit]]:
-    """A run of sites close enough for one region."""
+    """A run of sites close enough together for one region."""
     if len(sites) < 2:
         raise Unusable("one site")
     begin = rng.randrange(len(sites) - 1)
@@ -96,7 +98,7 @@ def by_line(src: Source, edits: list[Edit]) -> list[list[Edit]]:
 
 
 def renamed_names(src: Source, rng: random.Random) -> tuple[list[list[Edit]], bool]:
-    """A variable, attribute or function renamed line by line."""
+    """Rename a variable, attribute or function line by line."""
     uses: dict[str, list[Edit]] = defaultdict(list)
     for node in src.of(ast.Name):
         uses[node.id].append(Edit(*src.span(node), ""))
@@ -113,7 +115,7 @@ def renamed_names(src: Source, rng: random.Random) -> tuple[list[list[Edit]], bo
 
 
 def added_arguments(src: Source, rng: random.Random) -> tuple[list[list[Edit]], bool]:
-    """The same keyword argument added to every call of one function."""
+    """Add the same keyword argument to every call of one function."""
     calls: dict[str, list[ast.Call]] = defaultdict(list)
     for node in src.of(ast.Call):
         name = dotted(node.func)
@@ -138,7 +140,7 @@ def added_arguments(src: Source, rng: random.Random) -> tuple[list[list[Edit]], 
 
 
 def changed_sites(src: Source, rng: random.Random) -> tuple[list[list[Edit]], bool]:
-    """One of the small idiom changes made again and again."""
+    """Repeat one of the small idiom changes."""
     changes = list(OPERATIONS[rng.choice(SITE_OPS)].generate(src, rng))
     if len(changes) < 2 or changes[0].inverse != changes[-1].inverse:
         raise Unusable("too few sites")

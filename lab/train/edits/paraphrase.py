@@ -1,11 +1,11 @@
-"""Other words for an instruction in training: what the lists say, said with synonyms and in passing."""
+"""Other words for an instruction in training: what the lists say, with synonyms and asides."""
 
 from __future__ import annotations
 
 import random
 import re
 
-SHARE = 0.45  # of the instructions of training that are put into other words
+SHARE = 0.45  # fraction of the training instructions that are put into other words
 OPENINGS = [
     "I want to", "I'd like to", "we should", "let's", "time to", "need to", "you should", "go ahead and", "just",
     "now", "quick fix:", "refactor:", "next,", "it would be good to", "would you", "help me", "todo:", "make sure to",
@@ -15,7 +15,7 @@ ENDINGS = [
     "here", "in this code", "in this piece", "if possible", "for readability", "as the linter says", "now", "ok",
     "so that it is clearer", "like we do elsewhere", "would be nicer", "in the selection", "as usual", "thx", "!",
 ]  # fmt: skip
-# Phrases that can stand for one another in any of the lists; `_` words begin an instruction.
+# Phrases that can replace one another in any of the lists; `_` words begin an instruction.
 _SETS = [
     "remove|delete|drop|get rid of|take out|strip|cut|eliminate|erase|throw out",
     "add|insert|put in|introduce|include",
@@ -56,7 +56,7 @@ _SETS = [
     "callers|call sites|usages|calls",
     "default|default value",
 ]
-CASUAL = 0.25  # of the instructions of training that are written in haste
+CASUAL = 0.25  # fraction of the training instructions that are written in haste
 REASONS = [
     "it confuses people", "the linter complains", "review comment", "easier to read", "we never use it", "it's ugly",
     "it keeps breaking", "for the new API", "mypy is unhappy", "nobody understands it", "python 3.12", "house style",
@@ -79,7 +79,7 @@ _PATTERN = re.compile(
 
 
 def paraphrase(template: str, rng: random.Random, *, verb: bool) -> str:
-    """Some words of a template changed; `verb`: it begins with one, so that words may be put before it."""
+    """Change some words of a template; `verb`: it begins with a verb, so words may be put before it."""
     budget = rng.choice((1, 1, 2, 2, 3))
 
     def other(match: re.Match[str]) -> str:
@@ -100,7 +100,7 @@ def paraphrase(template: str, rng: random.Random, *, verb: bool) -> str:
 
 
 def casual(template: str, rng: random.Random) -> str:
-    """The same in haste: no articles, short words, no capitals, a reason given or the point put first."""
+    """Write it in haste: no articles, short words, no capitals, with a reason or with the point first."""
     parts = template.split(" ")
     if rng.random() < 0.6:
         kept = [word for word in parts if word.lower() not in ("the", "a", "an", "this", "that")]

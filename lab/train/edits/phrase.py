@@ -11,11 +11,11 @@ from pathlib import Path
 from lab.train.edits.paraphrase import CASUAL, SHARE, casual, paraphrase
 from lab.train.edits.values import WORDS
 
-TRAINING = "training"  # the file of phrasings for training alone
-ALIKE = 0.7  # share of common words from which on such a phrasing is left out, because one kept back is too like it
-HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on, unless another list trains the same words
+TRAINING = "training"  # the file of phrasings used only in training
+ALIKE = 0.7  # fraction of common words above which such a phrasing is left out as too similar to a held-out one
+HELDOUT_EVERY = 5  # phrasings 4, 9, 14 … of each list are never trained on, unless another list trains the same words
 SLOT = re.compile(r"\{(\w+)\}")
-# Slots that form one piece of code, like `{param}: {type} = {value}`, are quoted as one.
+# Slots that form one piece of code, such as `{param}: {type} = {value}`, are quoted as one.
 SPAN = re.compile(r"@?\{\w+\}(?:(?:: ?| = |=|\.)\{\w+\})*")
 PLAIN = {"kind", "word", "jump", "level", "text"}
 BARE = {"change_default", "change_value", "change_argument", "add_keyword_argument", "add_parameter", "add_enum_member"}
@@ -30,7 +30,7 @@ class Phrasing:
     text: str
     slots: frozenset[str]
     heldout: bool
-    extra: bool = False  # for training alone: the columns of the evaluation stay what they were
+    extra: bool = False  # only for training: the evaluation's columns stay what they were
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Instruction:
 
 
 def read_lists(file: Path) -> dict[str, list[str]]:
-    """The lists of one file by key."""
+    """Read the lists of one file by key."""
     lists: dict[str, list[str]] = {}
     current: list[str] = []
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -78,7 +78,7 @@ def phrasings() -> dict[str, tuple[Phrasing, ...]]:
 
 
 def alike(one: set[str], two: set[str]) -> bool:
-    """Nearly the same words, as those of a phrasing that is kept back would be."""
+    """Whether two phrasings have nearly the same words; used to keep training away from held-out ones."""
     return len(one & two) >= ALIKE * len(one | two)
 
 
@@ -91,9 +91,9 @@ def instruction(
     needs: str | None = None,
     vary: bool = False,
 ) -> Instruction | None:
-    """One instruction for an operation; `heldout` picks from the phrasings kept back, `needs` asks for a slot.
+    """Write one instruction for an operation; `heldout` picks from the held-out phrasings, `needs` requires a slot.
 
-    `vary` puts some into other words, for training; never into those of a phrasing that is kept back.
+    `vary` puts some into other words, for training, but never into those of a held-out phrasing.
     """
     known = frozenset(name for name, value in slots.items() if value)
     choices = [
@@ -128,7 +128,7 @@ def instruction(
 
 
 def bare(key: str, slot: str, slots: dict[str, str], rng: random.Random) -> str:
-    """A string value now and then without its quotes, as people say "default utf-8"; where it can only be a string."""
+    """Sometimes drop a string value's quotes, as people say "default utf-8", where it can only be a string."""
     value = slots[slot]
     if slot not in ("value", "new") or key.split(".")[0] not in BARE or not re.fullmatch(r"([\"'])[^\"'\\]+\1", value):
         return value
@@ -143,12 +143,12 @@ def words(template: str) -> str:
 
 @cache
 def kept_back() -> frozenset[str]:
-    """The held-out phrasings, whatever their signs and case."""
+    """The held-out phrasings, ignoring punctuation and case."""
     return frozenset(words(p.text) for found in phrasings().values() for p in found if p.heldout)
 
 
 def mention(slot: str, value: str, rng: random.Random) -> str:
-    """An existing name now and then in another case or with spaces for underscores."""
+    """Sometimes write an existing name in another case or with spaces for underscores."""
     if slot not in MENTIONS or rng.random() > 0.03 or not value.isidentifier():
         return value
     if "_" in value.strip("_") and rng.random() < 0.6:
@@ -157,7 +157,7 @@ def mention(slot: str, value: str, rng: random.Random) -> str:
 
 
 def quoted(value: str, style: float) -> str:
-    """A code argument plain, in backticks or in quotes."""
+    """Write a code argument plain, in backticks or in quotes."""
     if style < 0.48:
         return value
     if style < 0.86 or '"' in value or "'" in value:
@@ -182,7 +182,7 @@ def polite(text: str, template: str, rng: random.Random) -> str:
 
 
 def typo(template: str, rng: random.Random) -> str:
-    """Two letters of one plain word swapped."""
+    """Swap two letters of one plain word."""
     words = template.split(" ")
     plain = [i for i, word in enumerate(words) if word.isalpha() and len(word) > 4]
     if plain:

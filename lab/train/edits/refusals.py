@@ -1,4 +1,4 @@
-"""Instructions that change nothing: what is not there to be changed, and what is outside the models' ability."""
+"""Instructions that change nothing: what they want changed is not there, or is beyond the models' ability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.train.edits.regions import choose_region
 
 
 def random_region(src: Source, rng: random.Random) -> tuple[int, int]:
-    """Some function or statement of the file."""
+    """The region of a random function or statement of the file."""
     functions = src.functions()
     nodes = functions if functions and rng.random() < 0.85 else src.tree.body
     if not nodes:
@@ -28,9 +28,9 @@ def random_region(src: Source, rng: random.Random) -> tuple[int, int]:
 
 
 def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -> EditExample | None:
-    """A region without anything of what the operation is about: nothing to do.
+    """A region without anything that the operation is about: nothing to do.
 
-    In training a call that needs no arguments is the answer whatever the region holds.
+    In training, a call that needs no arguments is the answer whatever the region contains.
     """
     for _ in range(3):
         try:
@@ -56,7 +56,8 @@ def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -
 
 
 def refusals(src: Source, rng: random.Random, split: str, key: str, share: float, others: int) -> list[EditExample]:
-    """Instructions outside the model's ability, answered with no edit: far away ones, and near the trained ones."""
+    """Instructions beyond the model's ability, answered with no edit: some far from the trained ones, some near
+    them."""
     examples = []
     for _ in range(sum(rng.random() < share for _ in range(others + 1))):
         try:
@@ -76,13 +77,13 @@ def refusals(src: Source, rng: random.Random, split: str, key: str, share: float
 
 @cache
 def commit_subjects() -> tuple[str, ...]:
-    """What people wrote over real commits to other code than this."""
+    """What people wrote about real commits to other code than this."""
     lines = (Path(__file__).parent / "commits.txt").read_text(encoding="utf-8").splitlines()
     return tuple(line for line in lines if not line.startswith("# "))
 
 
 def unrelated(src: Source, rng: random.Random, share: float, others: int) -> list[EditExample]:
-    """Subjects of commits to other projects, for training: there is nothing here that they speak of."""
+    """Subjects of commits to other projects, for training: nothing here is what they are about."""
     examples = []
     for _ in range(sum(rng.random() < share for _ in range(others + 1))):
         subject = rng.choice(commit_subjects())

@@ -70,7 +70,7 @@ def window(src: Source, block: list[ast.stmt], i: int, j: int, rng: random.Rando
 def choose_region(
     src: Source, start: int, end: int, rng: random.Random, within: tuple[int, int] | None = None
 ) -> tuple[int, int]:
-    """Offsets of a region of whole lines that covers [start, end)."""
+    """Return the offsets of a region of whole lines that covers [start, end)."""
     first, last = src.line_of(start), src.line_of(max(start, end - 1))
     found = levels(src, first, last)
     if not found:
@@ -103,7 +103,8 @@ def choose_region(
 
 
 def check_edges(src: Source, first: int, last: int) -> None:
-    """No statement may share the first or the last line with code outside; an `elif` cannot begin a region."""
+    """Raise Unusable if a statement shares the first or the last line with code outside, or an `elif` begins the
+    region."""
     if src.lines[first - 1].lstrip().startswith(("elif ", "else:", "except", "finally:", "case ")):
         raise Unusable("starts inside a statement")
     if src.lines[last - 1].rstrip().endswith((";", "\\")):

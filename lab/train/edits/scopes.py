@@ -1,7 +1,7 @@
 """Scope-aware forward operations: renames, extracting and inlining.
 
-A rename is always answered with a call: the refactoring is exact, sees every use, and copies nothing. The network's
-part is to read the instruction.
+A rename is always answered with a call: the refactoring is exact, sees every use, and copies nothing. The network only
+has to read the instruction.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lab.train.edits.signatures import parameters
 
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
-CONDITIONAL = (ast.Lambda, *COMPREHENSIONS, ast.IfExp, ast.BoolOp, ast.Await)  # evaluated later, often or not at all
-# Names for an extracted constant: a number, a text.
+CONDITIONAL = (ast.Lambda, *COMPREHENSIONS, ast.IfExp, ast.BoolOp, ast.Await)  # evaluated late, repeatedly or never
+# Names for an extracted constant: numbers, then texts.
 CONSTANTS = ["TIMEOUT", "DEFAULT_NAME", "MAX_SIZE", "LIMIT", "DEFAULT_VALUE", "PREFIX"]
 CONSTANTS += ["BATCH_SIZE", "SEPARATOR", "DELAY"]
 TEXTS = ["DEFAULT_NAME", "SEPARATOR", "PREFIX", "MESSAGE", "KEY_NAME"]
 
 
 def local_uses(src: Source, function: Function) -> dict[str, list[ast.Name]]:
-    """Local variables of a function without inner scopes, each with all its uses (those in f-strings too)."""
+    """The local variables of a function without inner scopes, each with all its uses (including those in f-strings)."""
     names: dict[str, list[ast.Name]] = {}
     banned = {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
     stored: set[str] = set()
@@ -62,7 +62,7 @@ def rename_local(src: Source, rng: random.Random) -> Iterator[Change]:
         taken = names_in(function) | {arg.arg for arg in parameters(function)}
         new = values.variation(old, taken, rng)
         slots = {"old": old, "new": new, "func": function.name}
-        inside = [use for use in uses[old] if use in src.parents]  # not in an f-string: its place is known
+        inside = [use for use in uses[old] if use in src.parents]  # not in f-strings, so that its place is known
         cover = src.span(rng.choice(inside)) if inside and rng.random() < 0.4 else src.whole_lines(function)
         yield Change([], slots, call=Call("rename", (old, new)), cover=cover, within=src.whole_lines(function))
 

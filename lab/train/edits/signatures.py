@@ -15,7 +15,7 @@ from lab.train.edits.example import Change, operation, shuffled
 
 
 def parameters(function: Function) -> list[ast.arg]:
-    """Every named parameter in order, `self` and `cls` and star arguments left out."""
+    """Every named parameter in order, without `self`, `cls` and star arguments."""
     named = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     return [arg for arg in named if arg.arg not in ("self", "cls", "mcs", "_")]
 
@@ -105,7 +105,7 @@ def change_default(src: Source, rng: random.Random) -> Iterator[Change]:
 
 
 def last_parameter(src: Source, function: Function) -> tuple[int, str]:
-    """Where a new last parameter with a default goes, and the text before it."""
+    """The position of a new last parameter with a default, and the text before it."""
     args = function.args
     if args.kwonlyargs or args.vararg or args.kwarg:
         raise Unusable("star arguments")
@@ -166,7 +166,7 @@ def add_parameter_callers(src: Source, rng: random.Random) -> Iterator[Change]:
 def remove_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         whole = src.whole_lines(function)
-        if rng.random() < 0.75:  # real code seldom has parameters that nobody uses: one is put in
+        if rng.random() < 0.75:  # real code seldom has unused parameters, so insert one
             where, before = last_parameter(src, function)
             taken = {arg.arg for arg in parameters(function)} | names_in(function)
             name = values.fresh(taken, values.PARAMETERS, rng)

@@ -1,4 +1,5 @@
-"""Behavioural inverse operations on statements: the human form is the answer, its long-winded equal is the region."""
+"""Behaviour-preserving inverse operations on statements: the human form is the answer, a long-winded equivalent the
+region."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def rest_of_block(src: Source, statement: ast.stmt, most: int = 14) -> list[ast.stmt]:
-    """The statements after this one in its block, when they can be moved."""
+    """The statements after this one in its block, if they can be moved."""
     block = src.block_of(statement)
     rest = block[block.index(statement) + 1 :]
     lines = (rest[-1].end_lineno or 0) - rest[0].lineno if rest else 99
@@ -66,7 +67,7 @@ Comp = ast.ListComp | ast.SetComp | ast.DictComp
 
 
 def as_loop(src: Source, name: str, node: Comp, indent: str) -> str | None:
-    """A comprehension written as a loop that fills `name`."""
+    """Write a comprehension as a loop that fills `name`."""
     if len(node.generators) != 1:
         return None
     generator = node.generators[0]

@@ -1,4 +1,4 @@
-"""Code under names nobody has seen: what cannot be recalled must be copied letter by letter."""
+"""Code with names that nobody has seen before: what cannot be recalled must be copied letter by letter."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 import re
 from collections import Counter
 
-SHARE = 0.45  # of the files that examples are made from
-MOST = 8  # names changed in a file
+SHARE = 0.45  # fraction of the files that examples are made from
+MOST = 8  # names to change in one file
 ONSETS = (*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "fl", "gr", "pl", "qu", "sh", "sk", "st", "th", "tr")
 CORES = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "oo", "ou"]
 ENDS = ["", "", "", "n", "r", "s", "t", "l", "m", "ck", "nd", "x"]
@@ -22,7 +22,7 @@ def word(rng: random.Random) -> str:
 
 
 def new_name(rng: random.Random, like: str = "") -> str:
-    """A name of one or two words, at least one of them new; upper case or camel case like the example."""
+    """A name of one or two words, at least one of them new; in upper or camel case if the example is."""
     parts = [word(rng)]
     if rng.random() < 0.5:
         parts.append(rng.choice(["count", "list", "name", "map", "id", "value", "key", word(rng)]))
@@ -38,7 +38,7 @@ def new_name(rng: random.Random, like: str = "") -> str:
 
 
 def misspelt(name: str, rng: random.Random) -> str:
-    """One letter doubled, dropped, swapped with the next or replaced."""
+    """One letter is doubled, dropped, swapped with the next or replaced."""
     at = rng.randrange(1, len(name) - 1)
     kind = rng.randrange(4)
     if kind == 0:
@@ -51,7 +51,7 @@ def misspelt(name: str, rng: random.Random) -> str:
 
 
 def strange_names(text: str, rng: random.Random) -> str:
-    """The text with some of its repeated names changed everywhere, strings and comments too."""
+    """Change some of the repeated names everywhere in the text, including strings and comments."""
     counted = Counter(re.findall(r"\b[A-Za-z_]\w{3,}\b", text))
     repeated = [name for name, count in counted.items() if count > 1 and name not in FIXED and "__" not in name]
     chosen = rng.sample(repeated, min(len(repeated), rng.randint(2, MOST)))

@@ -16,7 +16,7 @@ from lab.train.edits.signatures import parameters
 
 
 def body_insertion(src: Source, function: Function) -> tuple[int, int]:
-    """Where a first statement goes: after the docstring, an empty span."""
+    """The empty span where a new first statement goes: after the docstring."""
     doc = src.docstring(function)
     at = src.line_start(src.first_line(src.body_start(function)))
     if doc is not None and "#" in src.text[src.line_end(doc.end_lineno or 0) : at]:
@@ -25,7 +25,7 @@ def body_insertion(src: Source, function: Function) -> tuple[int, int]:
 
 
 def tests_parameter(function: Function, name: str) -> bool:
-    """The function already begins with a check of this parameter."""
+    """Whether the function already begins with a check of this parameter."""
     checks = [s for s in function.body[:4] if isinstance(s, (ast.If, ast.Assert))]
     return any(name in names_in(statement.test) for statement in checks)
 
@@ -97,7 +97,7 @@ def add_assert(src: Source, rng: random.Random) -> Iterator[Change]:
 
 
 def called_statements(src: Source, rng: random.Random) -> Iterator[tuple[ast.stmt, str, Function]]:
-    """Simple statements inside functions that are about one named call."""
+    """Yield simple statements inside functions that are about one named call."""
     for node in shuffled([*src.of(ast.Expr), *src.of(ast.Assign)], rng):
         call = node.value.value if isinstance(node.value, ast.Await) else node.value
         name = dotted(call.func) if isinstance(call, ast.Call) else None

@@ -45,7 +45,7 @@ def caught(rng: random.Random) -> str:
 
 
 def annotation(default: str, rng: random.Random) -> str:
-    """A type that a default value of this text has."""
+    """A type for a default value with this text."""
     if default in ("True", "False"):
         return "bool"
     if default == "None":
@@ -91,7 +91,7 @@ def literal_for(name: str, rng: random.Random) -> str:
 
 
 def fresh(taken: set[str], pool: list[str], rng: random.Random) -> str:
-    """A name from the pool, or now and then one nobody has seen, that is not taken and is no keyword."""
+    """A name that is neither taken nor a keyword: from the pool, or sometimes a newly invented one."""
     for _ in range(20):
         name = new_name(rng, pool[0]) if rng.random() < 0.15 else rng.choice(pool)
         if name not in taken and not keyword.iskeyword(name):
@@ -100,7 +100,7 @@ def fresh(taken: set[str], pool: list[str], rng: random.Random) -> str:
 
 
 def variation(name: str, taken: set[str], rng: random.Random) -> str:
-    """A new name for an old one: another word, an affix, or another case, as people rename."""
+    """A new name for an old one, as people rename: another word, an affix, or another case."""
     private = name.startswith("_") and not name.startswith("__")
     bare = name.lstrip("_")
     for _ in range(12):
