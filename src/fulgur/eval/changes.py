@@ -275,7 +275,7 @@ def _followed(task: Repeated, follow: Follower) -> tuple[bool, bool]:
         return False, True
     wanted = {number: new for number, _, new in others}
     changed = [number for number, (one, two) in enumerate(zip(lines, after, strict=True)) if one != two]
-    # What the release changed in another way besides is nobody's fault: such lines do not count, nor do spaces.
+    # Lines that the release also changed in other ways do not count, nor do spaces.
     wrong = any(
         number in task.kept or not _same(after[number], wanted.get(number, after[number])) for number in changed
     )
@@ -283,5 +283,5 @@ def _followed(task: Repeated, follow: Follower) -> tuple[bool, bool]:
 
 
 def _same(one: str, two: str) -> bool:
-    """Whether two lines have the same words and signs: changes are grouped by these."""
+    """Whether two lines have the same words and signs, by which changes are grouped."""
     return _TOKEN.findall(one) == _TOKEN.findall(two)

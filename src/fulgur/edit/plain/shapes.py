@@ -251,7 +251,7 @@ RULES: list[tuple[str, Rule]] = [
      r"be) (?P<new>[A-Za-z_]\w*),? (not|instead of|rather than) (?P<old>[A-Za-z_]\w*)", renamed_to),
     (r"make (?P<old>\w+) [an?|the] (public |private )?(method|function|attribute|constant|variable) (called|named) "
      r"(?P<new>\w+)", renamed_to),
-    # types that are taken
+    # accepted types
     (r"(also |additionally )?(support|accept|allow|handle|take) (?P<new>`?\w+`?)( (as well as|besides|next to|in "
      r"addition "
      r"to) (?P<old>`?\w+`?)| too| as well| also)", accepted),
@@ -265,7 +265,7 @@ RULES: list[tuple[str, Rule]] = [
      optional_result),
     (r"(annotate|add|hint|type|missing|needs) (the |a )?return( (type|annotation|hint|type hint|value))?,? ?"
      r"(it |as |- |: )?(returns )?(nothing|none)", returns_nothing),
-    # what stands around a value
+    # calls around a value
     (r"(?P<name>\w+)(\(\))? (already|always) (returns|gives|is|yields) [an?] (?P<kind>\w+)( (already|anyway))?",
      already_a),
     (r"(no|the) (need for )?(?P<kind>list|tuple|dict|set|str|sorted)(\(\))? (call )?around [the] (?P<name>\w+)(\(.*\))?"

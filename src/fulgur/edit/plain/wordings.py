@@ -123,7 +123,7 @@ RULES: list[tuple[str, Rule]] = [
         other_methods,
     ),
     (r"(replace|swap|change) (?P<old>\.?[a-z_]+(\(\))?) (with|by|for|to) (?P<new>\.?[a-z_]+(\(\))?)", other_method),
-    # what is taken away
+    # removals
     (
         rf"({DROP}) [the|that] ({NAME}\(\)|\.(?P<n2>\w+)(\(\))?) [call|wrapper]",
         lambda match, place: without_call(_named(match), place),

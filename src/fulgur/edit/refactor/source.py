@@ -129,7 +129,7 @@ class Source:
         return self.text[self.start(node) : self.end(node)]
 
     def line_of(self, offset: int) -> int:
-        """1-based line that holds this offset."""
+        """The 1-based line that contains this offset."""
         return bisect_right(self.starts, offset)
 
     def first_line(self, node: ast.AST) -> int:
@@ -179,7 +179,7 @@ class Source:
             current = self.parents.get(current)
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The innermost statement that holds this node (or the node itself)."""
+        """The innermost statement that contains this node (or the node itself)."""
         current: ast.AST | None = node
         while current is not None and not isinstance(current, ast.stmt):
             current = self.parents.get(current)
@@ -188,14 +188,14 @@ class Source:
         return current
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """The innermost function that holds this node, not counting the node itself."""
+        """The innermost function that contains this node, not counting the node itself."""
         for ancestor in self.ancestors(node):
             if isinstance(ancestor, FUNCTIONS):
                 return ancestor
         return None
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class whose body directly holds this function."""
+        """The class whose body directly contains this function."""
         parent = self.parents.get(node)
         return parent if isinstance(parent, ast.ClassDef) else None
 
@@ -217,7 +217,7 @@ class Source:
         return None
 
     def body_start(self, function: Function) -> ast.stmt:
-        """The first statement after the docstring; the body must be on lines of its own."""
+        """The first statement after the docstring; the body must be on its own lines."""
         body = function.body[1:] if self.docstring(function) else function.body
         if not body or body[0].lineno == function.lineno or not self.alone_on_lines(body[0]):
             raise Unusable("no body")

@@ -1,7 +1,7 @@
 """`fulgur eval polyglot`: Aider's polyglot exercises, in the layout of its repository, with two tries as in Aider.
 
-    DIR/python/exercises/practice/NAME/.docs/instructions.md   what is asked, with introduction.md before it
-                                       .meta/config.json       which files are the solution and which the tests
+    DIR/python/exercises/practice/NAME/.docs/instructions.md   the task, preceded by introduction.md
+                                       .meta/config.json       which files are the solution and which are the tests
                                        name.py, name_test.py
 
 The agent gets the folder without the tests. When they fail, it sees their output and tries once more.

@@ -1,10 +1,10 @@
 """Features and games: to add to a package, or to write in an empty folder. One file each in `wanted/`.
 
-about, prompt   what it is, and what the agent is told
-package         what it is added to; left out: an empty folder
+about, prompt   a description, and the agent's prompt
+package         the package to extend; left out: an empty folder
 edit            [[edit]] file, old, new: how the scripted model solves it
 solution        or whole files
-hidden          the tests of it, which only the verdict has
+hidden          its tests, which only the verdict sees
 """
 
 from __future__ import annotations

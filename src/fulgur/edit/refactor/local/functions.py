@@ -314,7 +314,7 @@ def remove_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def documented(src: Piece, args: tuple[str, ...]) -> tuple[Function | ast.ClassDef, tuple[str, ...]]:
-    """The function or class whose docstring is meant."""
+    """The function or class whose docstring a call is about, and the other arguments."""
     nodes: list[Function | ast.ClassDef] = [*src.functions(), *src.of(ast.ClassDef)]
     if args and args[0].startswith("@"):
         return only([n for n in nodes if n.name == args[0][1:]], args[0][1:]), args[1:]

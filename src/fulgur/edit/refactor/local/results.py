@@ -79,7 +79,7 @@ def swap_arguments(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def annotate_variable(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`annotate_variable NAME TYPE`: annotates a variable where it is first assigned, unconditionally."""
+    """`annotate_variable NAME TYPE`: annotates a variable at its first assignment, which must be unconditional."""
     name, kind = args[0], rest(args, 1)
     expression(kind)
     found = [
