@@ -1,7 +1,7 @@
 """What the engine reports.
 
 Order, for one request: `Started`, then for each sequence (`index`) its `Token`s and one `Finished`. A preempted
-sequence reports nothing: it goes on later where it stopped. `SteerOutcome` stands between the last token before the
+sequence reports nothing: it continues later where it stopped. `SteerOutcome` comes between the last token before the
 steer and the first one after it. A kept sequence may go on after its `Finished`, but only after a `SteerOutcome`.
 """
 

@@ -35,7 +35,7 @@ class Generation:
         return self._error is not None or not (self._running or self._resumed)
 
     def cancel(self) -> None:
-        """End it within one step; a `Finished` with reason "cancelled" follows. A kept request is let go."""
+        """End it within one step; a `Finished` with reason "cancelled" follows. A kept request is released."""
         if self._error is None and (self.request.keep or not self.done):
             self._send(("cancel", self.request_id))
 

@@ -1,7 +1,7 @@
 """Gumbel-max sampling: the token with the largest logit / temperature + noise.
 
-If the noise has Gumbel's distribution, the choice follows the softmax. It is a function of (seed, position, token). No
-sum over the vocabulary is needed, so a GPU can sample while it computes the logits: `cuda/csrc/finish.cuh` and
+With noise of Gumbel's distribution the choice follows the softmax. The noise is a function of (seed, position, token).
+No sum over the vocabulary is needed, so a GPU can sample while it computes the logits: `cuda/csrc/finish.cuh` and
 `noise.cuh` do the same operations in the same order, and both sides choose the same token for the same logits and seed.
 """
 

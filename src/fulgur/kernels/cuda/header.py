@@ -127,7 +127,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
-    # Fewer than two slots hide no latency: rather use smaller pieces, then fewer rounds of slices at a time.
+    # Fewer than two slots hide no latency, so first try smaller pieces, then keep fewer rounds of slices at a time.
     # Only then let a delta net's scratch overlap the operand.
     places = (_up(rows * activations.stride), 0) if delta else (0,)
     for delta_at, rounds, chunks in product(places, slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
