@@ -12,6 +12,6 @@ answer = client.completions.create(
     max_tokens=16,
     temperature=0,
     stop="\n",
-    extra_body={"min_probability": 0},  # also what the model is not sure of; left out, a guess comes back empty
+    extra_body={"min_probability": 0},  # the whole guess; by default text that the model is unsure of is left out
 )
 print(answer.choices[0].text)

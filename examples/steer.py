@@ -1,4 +1,4 @@
-"""Redirect an answer in mid-token, and keep what was said: `python examples/steer.py MODEL` with a model that chats."""
+"""Redirect an answer at the next token and keep what was said: `python examples/steer.py MODEL`, with a chat model."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ async def main(model: str) -> None:
                 print(event.delta, end="", flush=True)
                 seen += 1
                 if seen == 20:
-                    # Decoding stops at the next token; the text so far stays, and so does its KV cache.
+                    # Decoding stops at the next token; the text so far and its KV cache stay.
                     await stream.steer("Stop counting. Say goodbye instead.", boundary="token")
         print()
     finally:
