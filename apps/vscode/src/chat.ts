@@ -1,6 +1,6 @@
-// Chat Completions: what VS Code's messages become, and what a streamed answer says. No editor here.
+// Chat Completions: converts VS Code's messages to a request, and reads a streamed answer. Independent of the editor.
 
-/** A part of a message as VS Code hands it over: told apart by what it has, since its classes differ between versions. */
+/** A part of a message as VS Code passes it: told apart by its fields, since its classes differ between versions. */
 type Part = { value?: unknown; callId?: string; name?: string; input?: unknown; content?: readonly unknown[]; mimeType?: string; data?: Uint8Array };
 
 export interface Message {
@@ -17,7 +17,7 @@ export interface Call {
 const textOf = (parts: readonly unknown[]): string =>
   parts.map((part) => (typeof (part as Part).value === "string" ? (part as { value: string }).value : "")).join("");
 
-/** The messages of a request: a tool's result stands by itself, images follow the text of their message. */
+/** The messages of a request: a tool's result is a separate message, images follow the text of their message. */
 export function messages(given: readonly Message[]): Record<string, unknown>[] {
   const found: Record<string, unknown>[] = [];
   for (const { role, content } of given) {
@@ -43,7 +43,7 @@ interface Chunk {
   choices?: { delta: { content?: string | null; tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[] } }[];
 }
 
-/** A streamed answer: bytes in, text out as it comes; `calls` are whole at the end. */
+/** A streamed answer: takes what was received, returns its text as it comes; `calls` are complete at the end. */
 export class Answer {
   private rest = "";
   private readonly open = new Map<number, { id: string; name: string; arguments: string }>();
@@ -67,7 +67,7 @@ export class Answer {
     return said;
   }
 
-  /** The tools that were called; an error where their input is not whole. */
+  /** The tools that were called; throws if their input is incomplete. */
   calls(): Call[] {
     return [...this.open.values()].map(({ id, name, arguments: written }) => {
       try {

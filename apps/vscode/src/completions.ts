@@ -1,4 +1,4 @@
-// Ghost text: asked at once, kept while typing agrees with it, and fetched on for what follows the shown one.
+// Ghost text: requested at once, kept while typing agrees with it, and prefetched for what follows the shown one.
 import * as vscode from "vscode";
 import { Known, quiet, trimmed } from "./ghost";
 import type { Server } from "./server";
@@ -6,7 +6,7 @@ import { pause } from "./server";
 import type { Status } from "./status";
 
 const TOKENS = 48;
-const CONTEXT = 12_000; // characters before the cursor that are sent; the server cuts them to what the model sees
+const CONTEXT = 12_000; // characters before the cursor to send; the server cuts them to what the model sees
 const AFTER = 4_000;
 const UNSURE = "the model is not sure how this goes on (“Complete here now” shows its guess)";
 
@@ -50,7 +50,7 @@ export class GhostText implements vscode.InlineCompletionItemProvider {
     if (token.isCancellationRequested) return [];
     const began = performance.now();
     let found = await this.ask(document, before, after, lineAfter, token);
-    // Somebody who asks gets a guess rather than nothing.
+    // Somebody who asks explicitly gets a guess rather than nothing.
     if (found === "" && asked) found = await this.ask(document, before, after, lineAfter, token, { min_probability: 0 });
     if (found === undefined) {
       if (this.server.problem) this.status.quiet(this.server.problem, true);
@@ -83,7 +83,7 @@ export class GhostText implements vscode.InlineCompletionItemProvider {
     return trimmed(answer.choices[0]?.text ?? "", lineAfter);
   }
 
-  /** The completion after the shown one, so that it is there when this one is taken. */
+  /** Prefetch the completion after the shown one, so that it is there when this one is accepted. */
   private async follow(document: vscode.TextDocument, before: string, after: string): Promise<void> {
     if (this.known.find(before, after) !== undefined) return;
     const next = await this.ask(document, before, after, "", undefined);

@@ -1,4 +1,5 @@
-// The composer in the side panel. The extension holds the connection; the page draws a session and asks through it.
+// The composer in the side panel. The extension holds the connection; the page draws a session and sends requests
+// through it.
 import { randomBytes } from "node:crypto";
 import * as vscode from "vscode";
 import type { AgentEvent, Attached, SessionInfo } from "../../web/src/wire";
@@ -6,13 +7,13 @@ import { Host } from "./host";
 import type { FromPage, ToPage } from "./messages";
 import type { Status } from "./status";
 
-/** What the page may ask of the host, always about its own session. */
+/** What the page may request from the host, always about its own session. */
 const METHODS = new Set([
   ...["turn.submit", "turn.stop", "approval.answer", "changes.list", "changes.accept", "changes.reject"],
   ...["session.models", "session.model", "session.program", "session.undo", "session.compact", "session.shell", "session.read"],
 ]);
 
-const KEPT = "session"; // of this folder, so that a window that is opened again shows it
+const KEPT = "session"; // of this folder, so that a reopened window shows it
 const root = (): string | undefined => vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
 const told = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
@@ -41,7 +42,7 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
     return this.next({});
   }
 
-  /** Go on with a session of this folder, whether it was begun here, in a terminal or in the browser. */
+  /** Open a session of this folder, whether it was started here, in a terminal or in the browser. */
   async openSession(): Promise<void> {
     try {
       const found = (await this.host.call<SessionInfo[]>("session.list", { workspace: root() })).filter((one) => !one.parent && (one.turns || one.live));
@@ -67,7 +68,7 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
     const open = (more: { session?: string }): Promise<Attached> => this.host.call("session.open", { workspace, ...more }, show);
     try {
       const before = this.host.session;
-      // One that is kept from an earlier window may have been deleted since.
+      // A session kept from an earlier window may have been deleted since.
       const attached = await open(which).catch((error: unknown) => {
         if (!which.session || which.session !== this.kept.get(KEPT)) throw error;
         return open({});
@@ -89,7 +90,7 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
   private async asked(message: FromPage): Promise<void> {
     const session = this.host.session;
     switch (message.type) {
-      case "ready": // one after the other: a page that is loaded twice must not open two sessions
+      case "ready": // in sequence: a page that is loaded twice must not open two sessions
         await (this.opening = this.opening.then(() => {
           const session = this.host.session ?? this.kept.get<string>(KEPT);
           return this.attach(session ? { session } : {});

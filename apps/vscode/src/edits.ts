@@ -1,4 +1,4 @@
-// Edits of the buffer as it stands: those that follow from the last change, and those asked for by an instruction.
+// Edits of the buffer as it is: those that follow from the last change, and those requested by an instruction.
 import * as vscode from "vscode";
 import { becomes, Thought } from "./ghost";
 import type { Server } from "./server";
@@ -17,7 +17,7 @@ interface Suggestions {
   reason?: string;
 }
 
-export const SETTLED = 250; // ms without a key: then the last change is looked at as a whole
+export const SETTLED = 250; // ms without a key, after which the last change is looked at as a whole
 
 const removed = vscode.window.createTextEditorDecorationType({
   backgroundColor: new vscode.ThemeColor("diffEditor.removedTextBackground"),
@@ -36,7 +36,7 @@ export const range = (given: { start: Place; end: Place }): vscode.Range =>
 
 const oneLine = (text: string): string => text.replace(/\s+/g, " ").trim().slice(0, 120);
 
-/** Next edits: shown beside the code; Tab goes there, Tab again takes it, Escape dismisses it. */
+/** Next edits: shown beside the code; Tab goes there, Tab again accepts, Escape dismisses. */
 export class NextEdits implements vscode.Disposable {
   private readonly parts: vscode.Disposable[] = [];
   private readonly thoughts = new Map<string, Thought>();
@@ -45,7 +45,7 @@ export class NextEdits implements vscode.Disposable {
   private waiting: NodeJS.Timeout | undefined;
   private asking: AbortController | undefined;
   private applying = false;
-  /** The editor shows them itself, and asks for them with `find`. */
+  /** The editor draws them itself, and requests them with `find`. */
   native = false;
 
   constructor(
@@ -85,7 +85,7 @@ export class NextEdits implements vscode.Disposable {
     if (next) await this.show(editor, next);
   }
 
-  /** What follows from the last changes of a buffer; undefined when nothing does, or it changed meanwhile. */
+  /** What follows from the last changes of a buffer; undefined if nothing does, or if it changed meanwhile. */
   async find(document: vscode.TextDocument, { line, character }: vscode.Position, signal: AbortSignal): Promise<Suggestion | undefined> {
     const settings = vscode.workspace.getConfiguration("fulgur", document);
     if (!settings.get("nextEdits", true) || settings.get<string[]>("off", []).includes(document.languageId)) return undefined;
@@ -107,7 +107,7 @@ export class NextEdits implements vscode.Disposable {
     const edit = suggestion.edits[0];
     if (!edit) return;
     const shown = (this.shown = { editor, suggestion });
-    // First the key, then the hint: who sees the hint presses Tab.
+    // Set the key before showing the hint: whoever sees the hint presses Tab.
     await vscode.commands.executeCommand("setContext", "fulgur.nextEdit", true);
     if (this.shown !== shown) return; // another key was faster
     const place = range(edit.range);
@@ -118,7 +118,7 @@ export class NextEdits implements vscode.Disposable {
     hover.appendCodeblock(edit.newText, editor.document.languageId);
     const fresh = edit.newText.replace(/\r?\n$/, "").split(/\r?\n/);
     const count = place.end.line - place.start.line;
-    // Line by line where the lines correspond, else all of it behind the last one.
+    // Line by line if the lines correspond, else all of it after the last one.
     const hints = fresh.length === count ? fresh : [edit.newText];
     const decorations = hints.map((text, index) => {
       const line = hints.length === count ? place.start.line + index : last;
@@ -150,7 +150,7 @@ export class NextEdits implements vscode.Disposable {
       const first = editor.document.lineAt(line).firstNonWhitespaceCharacterIndex;
       editor.selection = new vscode.Selection(line, first, line, first);
       editor.revealRange(place, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
-      return; // the next Tab takes it
+      return; // the next Tab accepts it
     }
     this.hide();
     this.applying = true;
@@ -159,7 +159,7 @@ export class NextEdits implements vscode.Disposable {
     } finally {
       this.applying = false;
     }
-    await this.look(editor.document); // what is left of the same thought
+    await this.look(editor.document); // the rest of the same thought
   }
 
   private reject(): void {
@@ -167,7 +167,7 @@ export class NextEdits implements vscode.Disposable {
     this.hide();
   }
 
-  /** It is not wanted: neither this one nor others that follow from the same changes. */
+  /** Dismiss this edit and any others that follow from the same changes. */
   dismiss(document: vscode.TextDocument, id: string): void {
     this.dismissed.add(id);
     this.thoughts.get(document.uri.toString())?.end();
@@ -179,7 +179,7 @@ export class NextEdits implements vscode.Disposable {
   }
 }
 
-/** Inline edit: applied at once with both versions marked, kept or taken back above it. */
+/** Inline edit: applied at once with both versions marked, then kept or reverted with the code lenses above it. */
 export class InlineEdit implements vscode.CodeLensProvider, vscode.Disposable {
   private readonly parts: vscode.Disposable[] = [];
   private readonly moved = new vscode.EventEmitter<void>();

@@ -15,7 +15,7 @@ export function activate(context: vscode.ExtensionContext): void {
   const composer = new Composer(context.extensionUri, status, context.workspaceState);
   const models = new ChatModels(server);
   const next = new NextEdits(server, status);
-  // Shops that refuse proposals get a package that names none; some editors give them to everybody all the same.
+  // Marketplaces that refuse proposed APIs get a package that names none; some editors grant them to everybody anyway.
   const { enabledApiProposals } = context.extension.packageJSON as { enabledApiProposals?: string[] };
   const drawn = enabledApiProposals?.length ? drawnByEditor(next) : undefined;
   context.subscriptions.push(

@@ -1,16 +1,17 @@
-// Which ghost text to show: what is already known for a text that was typed on, or what must be asked. No editor here.
+// Which ghost text to show: what is already known for text that was typed further, or what must be requested.
+// Independent of the editor.
 
 export interface Shown {
-  /** The buffer up to the cursor when it was asked, and what follows the cursor. */
+  /** The buffer up to the cursor at the time of the request, and what follows the cursor. */
   before: string;
   after: string;
-  /** The completion; "" where the model would show nothing. */
+  /** The completion; "" if the model would show nothing. */
   text: string;
 }
 
 const MOST = 64;
 
-/** Completions by the text they were asked for; what typing agrees with stays, so nothing flickers. */
+/** Completions by the text they were requested for; those that agree with the typing stay, so nothing flickers. */
 export class Known {
   private entries: Shown[] = [];
 
@@ -19,12 +20,13 @@ export class Known {
     this.entries.length = Math.min(this.entries.length, MOST);
   }
 
-  /** What is left of a known completion when the text up to the cursor has become `before`; "": nothing comes here. Undefined: ask. */
+  /** The rest of a known completion once the text up to the cursor has become `before`. "": show nothing here.
+   * Undefined: request one. */
   find(before: string, after: string): string | undefined {
     for (const entry of this.entries) {
       if (entry.after !== after || !before.startsWith(entry.before)) continue;
       const typed = before.slice(entry.before.length);
-      // One that was typed to its end says nothing of what follows: it is a beginning of the line, seldom all of it.
+      // One typed to its end says nothing about what follows: it is the beginning of the line, seldom all of it.
       if (entry.text.startsWith(typed) && (typed.length < entry.text.length || !entry.text)) return entry.text.slice(typed.length);
     }
     return undefined;
@@ -35,7 +37,7 @@ export class Known {
   }
 }
 
-/** Why no ghost text is asked for at a place; undefined when it is. */
+/** Why no ghost text is requested at a place; undefined if it is. */
 export function quiet(lineAfter: string, selected: boolean): string | undefined {
   if (selected) return "a text is selected";
   if (/^[\w]/.test(lineAfter)) return "the cursor is inside a word";
@@ -43,18 +45,18 @@ export function quiet(lineAfter: string, selected: boolean): string | undefined 
   return undefined;
 }
 
-/** A completion as it is inserted: without what the line already has behind the cursor. */
+/** A completion as it is inserted: without what the line already has after the cursor. */
 export function trimmed(text: string, lineAfter: string): string {
   const rest = lineAfter.trimEnd();
   if (rest && text.endsWith(rest)) return text.slice(0, text.length - rest.length);
   return text.replace(/\s+$/, "");
 }
 
-const APART_MS = 20_000; // changes further apart are not one thought
-const LONGEST_MS = 60_000; // a thought that goes on for so long ends at the next pause
-const PAUSE_MS = 2_000; // nobody stops for so long in the middle of a word
+const APART_MS = 20_000; // changes further apart do not belong to one thought
+const LONGEST_MS = 60_000; // a thought that lasts this long ends at the next pause
+const PAUSE_MS = 2_000; // nobody pauses this long in the middle of a word
 
-/** What a buffer was before the changes that belong together; edits that follow from them are asked with it. */
+/** What a buffer was before a group of related changes; requests for following edits include it. */
 export class Thought {
   base: string;
   private since: number;
@@ -78,13 +80,13 @@ export class Thought {
     this.last = now;
   }
 
-  /** Nothing more is wanted of what was changed so far. */
+  /** End the thought: nothing more follows from the changes so far. */
   end(): void {
     this.base = this.text;
   }
 }
 
-/** What a line becomes, as short as it can be said: the words that change, or the whole new line. */
+/** What a line becomes, in the shortest form: the words that change, or the whole new line. */
 export function becomes(old: string, fresh: string): string {
   const words = (text: string): string[] => text.trim().match(/\w+|\s+|[^\w\s]/g) ?? [];
   const [before, after] = [words(old), words(fresh)];

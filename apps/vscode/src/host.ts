@@ -1,4 +1,5 @@
-// The host of agents over its WebSocket: found by its note, or started; a lost connection is mended and nothing is asked twice.
+// The host of agents over its WebSocket: found by its note, or started. A lost connection is restored, and nothing is
+// requested twice.
 import type { AgentEvent, Attached } from "../../web/src/wire";
 import { launch, note, pause } from "./server";
 
@@ -9,7 +10,7 @@ interface Waiting {
 }
 
 export class Host {
-  /** Events of the session that is shown, and the session as it is now where some were missed. */
+  /** Events of the shown session, and a snapshot of it if some were missed. */
   onEvent: (event: AgentEvent, seq: number) => void = () => undefined;
   onAttached: (attached: Attached) => void = () => undefined;
   private socket: Promise<WebSocket> | undefined;
@@ -17,7 +18,7 @@ export class Host {
   private count = 0;
   private shown: { session: string; epoch: string; seq: number } | undefined;
   private closed = false;
-  private ended = false; // the session that is shown, by somebody else
+  private ended = false; // the shown session, by somebody else
 
   private async connect(): Promise<WebSocket> {
     for (let n = 0; n < 200; n++) {
@@ -78,10 +79,10 @@ export class Host {
     } else if (message.method === "closed") this.ended = true;
   }
 
-  /** `before` sees the answer before any event behind it is read. */
+  /** `before` gets the answer before any later event is read. */
   async call<T>(method: string, params: Record<string, unknown>, before: (value: T) => void = () => undefined): Promise<T> {
     if (this.ended && params["session"] === this.shown?.session) {
-      this.ended = false; // opened again: whoever asks for a turn must hear of it
+      this.ended = false; // reopen it: whoever asks for a turn must hear of it
       await this.call<Attached>("session.attach", { session: params["session"] }, (attached) => this.onAttached(attached));
     }
     this.socket ??= this.connect();

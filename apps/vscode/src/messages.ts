@@ -1,7 +1,7 @@
-// What the composer's page and the extension say to each other.
+// The messages between the composer's page and the extension.
 import type { AgentEvent, Attached } from "../../web/src/wire";
 
-/** `call` asks the host about the session that is shown; `again`: it may be asked twice. */
+/** `call` is a request to the host about the shown session; `again`: it may be repeated. */
 export type FromPage =
   | { type: "ready" }
   | { type: "call"; id: number; method: string; params: Record<string, unknown>; again: boolean }

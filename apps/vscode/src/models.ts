@@ -4,7 +4,7 @@ import { Answer, messages } from "./chat";
 import type { Server } from "./server";
 
 export const VENDOR = "fulgur";
-const ANSWER = 4_096; // tokens of the context that are kept for an answer
+const ANSWER = 4_096; // tokens of the context reserved for the answer
 
 export class ChatModels implements vscode.LanguageModelChatProvider {
   private readonly changed = new vscode.EventEmitter<void>();
@@ -12,7 +12,7 @@ export class ChatModels implements vscode.LanguageModelChatProvider {
 
   constructor(private readonly server: Server) {}
 
-  /** The server has other models now, or another one runs. */
+  /** Call when the server has other models, or another server runs. */
   refresh(): void {
     this.changed.fire();
   }
@@ -77,6 +77,6 @@ export class ChatModels implements vscode.LanguageModelChatProvider {
 
   async provideTokenCount(model: vscode.LanguageModelChatInformation, text: string | vscode.LanguageModelChatRequestMessage): Promise<number> {
     const content = typeof text === "string" ? text : messages([{ role: "user", content: text.content }]).map((one) => String(one["content"] ?? "")).join("\n");
-    return (await this.server.count(model.id, content)) ?? Math.ceil(content.length / 4); // a model elsewhere: a guess
+    return (await this.server.count(model.id, content)) ?? Math.ceil(content.length / 4); // a model elsewhere: estimate
   }
 }

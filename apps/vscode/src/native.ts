@@ -1,4 +1,4 @@
-// Next edits as the editor draws them itself. The interface for it is a proposal (inlineCompletionsAdditions), so it is there
+// Next edits drawn by the editor itself. The interface for it is a proposal (inlineCompletionsAdditions), so it exists
 // only where somebody enabled it: `--enable-proposed-api=fulgur.fulgur`. Elsewhere edits.ts draws beside the code.
 import * as vscode from "vscode";
 import { type NextEdits, range, SETTLED } from "./edits";
@@ -6,9 +6,9 @@ import { type NextEdits, range, SETTLED } from "./edits";
 type Item = vscode.InlineCompletionItem & { isInlineEdit?: boolean; showInlineEditMenu?: boolean; id?: string; document?: vscode.TextDocument };
 type Provider = vscode.InlineCompletionItemProvider & { handleEndOfLifetime?(item: Item, reason: { kind: number }): void };
 type Register = (where: vscode.DocumentSelector, provider: Provider, about: { displayName: string; debounceDelayMs: number }) => vscode.Disposable;
-const REJECTED = 1; // of InlineCompletionEndOfLifeReasonKind
+const REJECTED = 1; // from InlineCompletionEndOfLifeReasonKind
 
-/** Let the editor draw them; undefined where it may not. */
+/** Let the editor draw next edits; undefined if that is not allowed. */
 export function drawnByEditor(next: NextEdits): vscode.Disposable | undefined {
   const provider: Provider = {
     async provideInlineCompletionItems(document, position, _, token) {
@@ -20,7 +20,7 @@ export function drawnByEditor(next: NextEdits): vscode.Disposable | undefined {
       if (!found || !edit) return [];
       let place = document.validateRange(range(edit.range));
       let text = edit.newText;
-      // Whole lines without the end of the last one: the editor compares them with what is there.
+      // Whole lines, without the end of the last one: the editor compares them with what is there.
       if (place.end.character === 0 && place.end.line > place.start.line && text.endsWith("\n")) {
         place = new vscode.Range(place.start, document.lineAt(place.end.line - 1).range.end);
         text = text.replace(/\r?\n$/, "");

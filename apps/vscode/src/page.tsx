@@ -1,4 +1,4 @@
-// The page of the composer: a session with the parts of the web app. The extension holds the connection.
+// The composer's page: a session built from parts of the web app. The extension holds the connection.
 import { signal } from "@preact/signals";
 import { render } from "preact";
 import { Approvals } from "../../web/src/approval";
@@ -30,9 +30,9 @@ const link: Link = {
       waiting.set(++count, { resolve, reject });
       api.postMessage({ type: "call", id: count, method, params: { ...params }, again });
     }),
-  follow: () => Promise.resolve(), // the extension follows the session that it shows
+  follow: () => Promise.resolve(), // the extension follows the shown session
 };
-/** What is typed outlives the page, which goes whenever it is hidden. */
+/** The draft outlives the page, which is destroyed whenever it is hidden. */
 const drafts = {
   getItem: (): string => api.getState()?.["draft"] ?? "",
   setItem: (_: string, draft: string): void => api.setState({ draft }),

@@ -1,4 +1,4 @@
-// The local server: found by the note it leaves, or started. Ghost text and edits are asked here over plain HTTP.
+// The local server: found by the note it leaves, or started. Ghost text and edits use plain HTTP requests.
 import { spawn } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
@@ -9,7 +9,7 @@ export const home = (): string => process.env["FULGUR_HOME"] ?? join(homedir(), 
 
 export class Missing extends Error {}
 
-/** Start a command of ours that lives on by itself; a Missing error says what to do when there is no fulgur. */
+/** Start one of our commands, detached; if there is no fulgur, a Missing error says what to do. */
 export function launch(...words: string[]): Promise<void> {
   const command = vscode.workspace.getConfiguration("fulgur").get("command", "fulgur");
   return new Promise((resolve, reject) => {
@@ -46,7 +46,7 @@ export interface ServedModel {
   capabilities?: Record<string, unknown>;
 }
 
-/** One of these for the window. `problem` is what a person should know when nothing works. */
+/** One per window. `problem` is what a person should know when nothing works. */
 export class Server {
   problem = "";
   private base: Promise<string> | undefined;
@@ -89,7 +89,7 @@ export class Server {
     }
   }
 
-  /** What the server serves; without `start` only a server that runs is asked. */
+  /** The models that the server serves; without `start`, only a running server is queried. */
   async models(start = true): Promise<ServedModel[]> {
     const base = start ? await this.url() : await this.find();
     if (!base) return [];
@@ -107,7 +107,8 @@ export class Server {
     return (this.chosen = able.id);
   }
 
-  /** Ask; hanging up (the signal) ends the work in the engine. Undefined when it was hung up, or went wrong (`problem`). */
+  /** Send a request; aborting (the signal) ends the work in the engine. Undefined if it was aborted or failed
+   * (`problem`). */
   async post<T>(path: string, body: Record<string, unknown>, signal: AbortSignal): Promise<T | undefined> {
     try {
       const send = async (): Promise<Response> =>
@@ -119,7 +120,7 @@ export class Server {
         });
       const answer = await send().catch((error: unknown) => {
         if (signal.aborted || error instanceof Missing) throw error;
-        this.forget(); // the server ended, or another one runs now
+        this.forget(); // the server has ended, or another one runs now
         return send();
       });
       const result = (await answer.json()) as T & { error?: { message: string } };
@@ -132,7 +133,7 @@ export class Server {
     }
   }
 
-  /** The pieces of a streamed answer; an error in the server's own words when it refuses. */
+  /** The pieces of a streamed answer; if the server refuses, throws its own error message. */
   async *stream(path: string, body: Record<string, unknown>, signal: AbortSignal): AsyncGenerator<string> {
     const headers = { "content-type": "application/json" };
     const answer = await fetch(`${await this.url()}${path}`, { method: "POST", headers, body: JSON.stringify(body), signal });
@@ -149,7 +150,7 @@ export class Server {
     }
   }
 
-  /** How many tokens a text has; undefined where the model cannot say. */
+  /** How many tokens a text has; undefined if the model cannot say. */
   async count(model: string, content: string): Promise<number | undefined> {
     try {
       const body = JSON.stringify({ model, content });

@@ -1,4 +1,4 @@
-// One item in the status bar: what Fulgur does, how fast, and why nothing appeared.
+// One item in the status bar: what Fulgur is doing, how fast, and why nothing appeared.
 import * as vscode from "vscode";
 
 export class Status implements vscode.Disposable {
@@ -23,7 +23,7 @@ export class Status implements vscode.Disposable {
     this.say(`${Math.round(milliseconds)} ms`);
   }
 
-  /** Why nothing appears now. */
+  /** Say why nothing appears now. */
   quiet(reason: string, warn = false): void {
     this.reason = `nothing appeared: ${reason}`;
     this.say(warn ? "not working" : "quiet", warn);
