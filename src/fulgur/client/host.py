@@ -1,7 +1,6 @@
 """The client of the agent host: finds or starts the host, reconnects when it is lost, and sends nothing twice.
 
-A session's events come by `attach`: each once, in order, across lost connections; `Attached` stands for what was
-missed.
+A session's events come by `attach`: each once, in order, across lost connections; `Attached` replaces what was missed.
 """
 
 from __future__ import annotations

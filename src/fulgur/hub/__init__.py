@@ -1,1 +1,1 @@
-"""Models from outside: which are worth having, which fit this machine, fetching them, and those that are here."""
+"""Models from outside: which are worth having, which fit this machine, how to fetch them, and which are here."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace import folders
 
-RECORD = "fetched.json"  # repository, revision and files: written last, so its presence says that the folder is whole
+RECORD = "fetched.json"  # repository, revision and files: written last: its presence says that the folder is complete
 PART = ".part"  # suffix of a folder that is being written
 
 

@@ -43,7 +43,7 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class SessionStarted(AgentEvent, frozen=True, tag="session.started"):
-    """The agent is ready. `resumed_turns` > 0 when it goes on with a stored session."""
+    """The agent is ready. `resumed_turns` > 0 when it continues a stored session."""
 
     session_id: str
     path: str

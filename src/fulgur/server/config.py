@@ -160,7 +160,7 @@ class Cluster(msgspec.Struct, forbid_unknown_fields=True):
     certificate: str = ""  # PEM files: with all three, fronts and replicas speak TLS
     certificate_key: str = ""
     authority: str = ""  # the CA that signed all their certificates
-    placement: Literal["processes", "ray"] = "processes"  # who starts replicas and starts them again
+    placement: Literal["processes", "ray"] = "processes"  # who starts and restarts replicas
     fronts: Count = 1  # `cluster up`: how many, on server.port and the ports after it
     host: str = "127.0.0.1"  # ray: the address of this machine at which its replicas listen
     least: Annotated[int, msgspec.Meta(ge=1)] = 1  # ray: replicas of each model

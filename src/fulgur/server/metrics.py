@@ -1,4 +1,5 @@
-"""What `/metrics` tells Prometheus: counters and histograms, kept as plain numbers and written on request."""
+"""The metrics that Prometheus reads at `/metrics`: counters and histograms, plain numbers that are written on
+request."""
 
 from __future__ import annotations
 

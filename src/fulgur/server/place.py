@@ -47,8 +47,7 @@ class Place:
         return self._slot is not None and not self._slot.running
 
     async def enter(self) -> bool:
-        """Wait for the slot, and tell the client its place in the queue. False when the run was told to stop
-        meanwhile."""
+        """Wait for the slot, and tell the client its place in the queue. False when the run was told to stop first."""
         run = self._run
         if self._slot is not None and not self._slot.running:
             began = time.perf_counter()
@@ -67,7 +66,7 @@ class Place:
             self._slot, self._turned = None, Usage()
 
     def went_on(self, usage: Usage) -> None:
-        """A response ended, and its successor goes on in the same slot."""
+        """Note that a response ended and that its successor continues in the same slot."""
         self._turned = accounting.added(self._turned, usage)
 
     def _tell(self, position: int, seconds: float | None) -> None:

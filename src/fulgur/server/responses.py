@@ -26,7 +26,7 @@ _CANCEL_S = 10.0  # for a response at another front to end and be stored
 
 
 async def upgrade(request: web.Request) -> web.StreamResponse:
-    """`GET /v1/responses`: the WebSocket; a plain GET is told so."""
+    """`GET /v1/responses`: the WebSocket; a plain GET gets a 426."""
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise ApiError(
             426,

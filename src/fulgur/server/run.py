@@ -355,7 +355,7 @@ class Run:
             if not taken:
                 return None
         else:
-            owed = []  # the backend goes on already
+            owed = []  # the backend has gone on already
         if owed:
             for steer in taken:
                 self.emitter.emit(

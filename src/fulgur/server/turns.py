@@ -28,7 +28,7 @@ _TRIM_BYTES = 16 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 _thread = ThreadPoolExecutor(1, thread_name_prefix="large")
-_rested = 0.0  # when the thread may go on
+_rested = 0.0  # when the thread may continue
 
 
 async def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -134,8 +134,8 @@ def around(prefix: str, suffix: str) -> tuple[str, str]:
 def steady_line(text: str, first: int, last: int) -> int:
     """Where to cut a text between two offsets: at a line that stays the same while somebody types at the text's end.
 
-    A prompt with another beginning is computed anew as a whole. The least indented line wins; which of several depends
-    on the line itself, not on its position.
+    When the beginning of a prompt changes, all of it is computed anew. The least indented line wins; which of several
+    depends on the line itself, not on its position.
     """
     starts = [match.end() for match in re.finditer(r"\n(?=[^\n])", text[first:last])]
     if not starts:

@@ -157,7 +157,7 @@ def format_call(call: Call) -> str:
 
 
 def split_arguments(text: str) -> list[str]:
-    """Words; a quoted string and what stands in brackets, spaces and all, belong to one word."""
+    """Split into words; a quoted string or a text in brackets belongs to one word, spaces and all."""
     words, current, depth, at = [], "", 0, 0
     while at < len(text):
         quoted = _QUOTED.match(text, at)

@@ -1,4 +1,4 @@
-"""Fill-in-the-middle prompts: what stands before and after the cursor, in the order a model was trained on."""
+"""Fill-in-the-middle prompts: the text before and after the cursor, in the order a model was trained on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FimFamily:
     prefix, suffix: the tokens before each part. middle: the token after both, None where the answer simply follows.
     suffix_first: the part after the cursor comes first. file: the token before a file's name.
     stops: tokens that end the answer, besides those above and the model's own end tokens.
-    needs: other tokens that tell this family from one with the same three.
+    needs: other tokens that distinguish this family from one with the same three.
     """
 
     name: str

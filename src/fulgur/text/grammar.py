@@ -122,7 +122,7 @@ def _brief(message: str) -> str:
 
 
 class GrammarMatcher:
-    """Where one answer stands in its grammar.
+    """The state of one answer in its grammar.
 
     An end token is accepted when the answer is complete; after it nothing is. A token that is refused changes nothing.
     `limit`: the most tokens the answer may have; JSON is brought to its end before that (`closing.py`).

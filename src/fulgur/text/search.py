@@ -107,7 +107,7 @@ def best(
 
 @dataclass(frozen=True)
 class _Place:
-    """What stands around the end of a line of Python."""
+    """The surroundings of the end of a line of Python."""
 
     start: str  # of the line
     below: list[str]  # lines that follow it, as far as its block goes
@@ -137,7 +137,7 @@ class _Place:
             deeper and opened <= 0 and not plain.endswith((":", ",", "\\", "=")),  # nothing opens what follows
             block and not deeper,  # the block that it opens does not follow
             '"' in plain or "'" in plain,  # a string that does not end
-            len(line.strip()) > 8 and line.strip() == following.strip(),  # the next line once more
+            len(line.strip()) > 8 and line.strip() == following.strip(),  # it repeats the next line
             plain.strip() == "try:" and not self._caught(_indent(line)),
             bool(self.missing) and not self.missing & set(_WORD.findall(text)),
         ]

@@ -152,7 +152,7 @@ class HarmonySplitter(Scanner):
         return self._rest(self._reason, keep_blank=True)
 
     def _rest(self, reason: str, *, keep_blank: bool) -> bool:
-        """Give back what stands before the end of the message as malformed."""
+        """Give back the text before the end of the message as malformed."""
         found = first_of(self._buffer, _BODY_STOPS)
         place = found[0] if found else len(self._buffer) - (0 if self._final else partial(self._buffer, _BODY_STOPS))
         self._raw.append(self._take(place))

@@ -42,5 +42,5 @@ class StreamDecoder:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
-        """The end of the stream: what is left of an unfinished character, as U+FFFD."""
+        """The end of the stream: the rest of an unfinished character, as U+FFFD."""
         return self._utf8.decode(b"", final=True)

@@ -144,7 +144,7 @@ def _encode(backend: Backend, renumbered: dict[int, int], text: str) -> list[int
     ids: list[int]
     if len(text) < _LONG:
         ids = backend.encode(text, add_special_tokens=False).ids
-    else:  # the same tokens; this one lets other threads run meanwhile, and wakes some of its own
+    else:  # the same tokens; this call lets other threads run meanwhile, and wakes some of its own
         ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return [renumbered.get(token, token) for token in ids] if renumbered else ids
 

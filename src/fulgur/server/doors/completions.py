@@ -90,7 +90,7 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
 
 
 def _limit(body: CompletionRequest) -> int | None:
-    """OpenAI's default is 16; when filling in code, the model had better end by itself."""
+    """OpenAI's default is 16; code that is filled in had better end where the model ends it."""
     return body.max_tokens if body.suffix is not None or body.max_tokens is not None else 16
 
 

@@ -189,7 +189,7 @@ def message_items(message: Message, path: str, entry: ServedModel) -> list[Item]
                 summary = [{"type": "summary_text", "text": str(block.get("thinking") or "")}]
                 items.append({"type": "reasoning", "summary": summary})
             case "redacted_thinking":
-                flush()  # encrypted by whoever wrote it: it cannot be read here
+                flush()  # encrypted: it cannot be read here
             case other:
                 raise invalid(f"A block of the type '{other}' cannot be read here.", where, "unsupported_content")
     flush()
