@@ -68,14 +68,13 @@ class Peer:
 
     def decode(self, context: int, count: int, repeat: int) -> list[float]:
         """Seconds for `count` single-token steps from position `context` on; `repeat` times."""
-        self._fill(context)
         seconds = []
         for _ in range(repeat):
+            self._fill(context)
             start = perf_counter()
             for at in range(context, context + count):
                 self._run(at, 1, 1)
             seconds.append(perf_counter() - start)
-            self._forget(context)
         return seconds
 
     def prefill(self, count: int, repeat: int) -> list[float]:
@@ -91,26 +90,27 @@ class Peer:
 
     def verify(self, context: int, width: int, repeat: int) -> list[float]:
         """Seconds per step over `width` tokens with logits for each."""
-        self._fill(context)
         seconds = []
         for _ in range(repeat):
+            self._fill(context)
             start = perf_counter()
             self._run(context, width, width)
             seconds.append(perf_counter() - start)
-            self._forget(context)
         return seconds
 
     def _fill(self, context: int) -> None:
         """Have exactly `context` positions in the cache."""
+        self._forget(context)
         if self.filled < context:
             self._forget(0)
             self._run(0, context, 1)
             self.filled = context
-        self._forget(context)
 
     def _forget(self, start: int) -> None:
-        """Drop every position from `start` on."""
-        self.lib.llama_memory_seq_rm(self.memory, 0, start, -1)
+        """Drop every position from `start` on; all of them where a recurrent state cannot go back."""
+        if not self.lib.llama_memory_seq_rm(self.memory, 0, start, -1):
+            self.lib.llama_memory_clear(self.memory, False)
+            start = 0
         self.filled = min(self.filled, start)
 
     def _run(self, at: int, count: int, outputs: int) -> None:
