@@ -139,7 +139,7 @@ def test_a_file_changed_meanwhile_is_not_overwritten(files: Files, workspace: Pa
     (workspace / "a").write_text("1\n")
     planned = plan_patch("*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** End Patch", files)
     (workspace / "a").write_text("mine\n")
-    with pytest.raises(FulgurError, match="changed meanwhile"):
+    with pytest.raises(FulgurError, match="changed since it was read"):
         files.commit(planned.changes)
     assert (workspace / "a").read_text() == "mine\n"
 

@@ -64,7 +64,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     journal = EditJournal(tmp_path / "home")
     path = tmp_path / "a.py"
     path.write_bytes(b"one")
-    with pytest.raises(FulgurError, match="changed meanwhile"):
+    with pytest.raises(FulgurError, match="changed since it was read"):
         journal.write([Change(path, b"other", b"two")])
     journal.write([Change(path, b"one", b"two")])
     path.write_bytes(b"mine")

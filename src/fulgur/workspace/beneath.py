@@ -30,7 +30,7 @@ def folder(root: Path, path: Path, *, create: bool = False) -> Iterator[int]:
     try:
         for part in path.relative_to(root).parts:
             if part == "..":
-                raise FulgurError(f"{shown(str(path))} leads out of {shown(str(root))}")
+                raise FulgurError(f"{shown(str(path))} is outside {shown(str(root))}")
             if create:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=descriptor)

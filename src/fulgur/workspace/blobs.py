@@ -50,5 +50,5 @@ class BlobStore:
     def path(self, name: str) -> Path:
         """The path of a content, if it is stored."""
         if not _NAME.fullmatch(name):
-            raise FileNotFoundError(errno.ENOENT, "that is not the name of a content", name)
+            raise FileNotFoundError(errno.ENOENT, "not a valid content name", name)
         return self.folder / name[:2] / name[2:]

@@ -29,7 +29,7 @@ from fulgur.workspace.snapshots import (
 
 _PREFIX = "fulgur-copy-"
 _MOST_BYTES = LARGEST_TOTAL  # what a snapshot covers
-_HINT = "Name what is not source in .gitignore, or work in a folder below it."
+_HINT = "List files that are not source in .gitignore, or work in a subfolder."
 # Environments are shared, not copied: the sandbox keeps them from being written through the link.
 _LINKED = (".venv", "venv", "node_modules")
 

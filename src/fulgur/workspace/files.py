@@ -79,7 +79,7 @@ class Files:
     def locate(self, path: str) -> Path:
         """The real path of a path that a model or the user named, relative to the workspace."""
         if not path or "\0" in path:
-            raise FulgurError(f"{path!r} is not a path")
+            raise FulgurError(f"{path!r} is not a valid path")
         return Path(os.path.realpath(self.policy.workspace / folders.expanded(path)))
 
     def is_link(self, path: str) -> bool:
@@ -118,7 +118,7 @@ class Files:
             if reason := self.policy.refusal(change.path):
                 raise FileRefused(f"{self.show(change.path)} may not be written: {reason}")
             if self._content(change.path) != change.before:
-                raise FulgurError(f"{self.show(change.path)} changed meanwhile", hint="Read it again.")
+                raise FulgurError(f"{self.show(change.path)} changed since it was read", hint="Read it again.")
         self._write_journal(changes)
         done: list[Change] = []
         try:

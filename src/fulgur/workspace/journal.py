@@ -114,11 +114,11 @@ class EditJournal:
                 before = self.blobs.get(entry.before) if entry.before else None
                 after = self.blobs.get(entry.after)
             except FileNotFoundError:
-                raise FulgurError(f"the edit of {real} is too old: what undo needs was let go") from None
+                raise FulgurError(f"the edit of {real} is too old: the data needed for undo was deleted") from None
             if files.read(real) != after:
                 raise FulgurError(
                     f"{real} was changed after that edit; nothing was undone",
-                    hint="Take the later change back first, or restore the file by hand.",
+                    hint="Undo the later change first, or restore the file by hand.",
                 )
             changes.append(Change(real, after, before))
         files.commit(changes)

@@ -81,7 +81,7 @@ class TextFile:
             return self.mark + self.text.encode(self.encoding)
         except UnicodeEncodeError as error:
             wrong = error.object[error.start : error.end]
-            raise FulgurError(f"{name} is {self.encoding}, which has no {wrong!r}") from None
+            raise FulgurError(f"{name} is {self.encoding}, which cannot encode {wrong!r}") from None
 
     def replace(self, start: int, stop: int, new: list[tuple[str, str | None]]) -> None:
         """Replace lines `start:stop` by `new` lines (text, and ending or None for the file's usual one)."""

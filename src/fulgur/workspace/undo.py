@@ -70,7 +70,7 @@ def _put_merged(
             assert current is not None
             files.restore(files.policy.workspace / path, merged, current.mode)
             return
-    raise FulgurError("it was changed since that turn, in the same lines, and is left as it is")
+    raise FulgurError("the same lines were changed after that turn, so it was left unchanged")
 
 
 def _same(one: SnapshotEntry | None, other: SnapshotEntry | None) -> bool:
