@@ -110,7 +110,7 @@ def test_the_scripted_model_resolves_it_the_idle_one_and_a_cheat_do_not(
     args = argparse.Namespace(model="scripted", config=["features.guards=false"], timeout=60.0)
     with agent.runners(tasks, args) as runner_of:
         solved, idle, cheated = (attempt(task, runner_of[task.name]) for task in tasks)
-        with pytest.raises(FulgurError, match=r"does not start.*nowhere"):  # not a task that is not resolved
+        with pytest.raises(FulgurError, match=r"did not start.*nowhere"):  # not a task that is not resolved
             attempt(task, replace(runner_of["idle"], config=["model_provider=nowhere"]))
     assert solved.resolved and solved.ended == "done" and solved.calls == 4 and solved.files == 1
     assert solved.tool_errors == 0  # tests that fail are none

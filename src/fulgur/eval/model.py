@@ -58,7 +58,9 @@ MORE = (*CHANGES, "unedited", "exact", "stray_examples", "next.location", "next.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=Path, default=SHIPPED, metavar="FILE", help="another set of tasks")
-    parser.add_argument("--models", help="embedded models by name or folder, with commas (default: all installed)")
+    parser.add_argument(
+        "--models", help="embedded models by name or folder, separated by commas (default: all installed)"
+    )
     parser.add_argument(
         "--only",
         choices=("edits", "completions", "changes"),

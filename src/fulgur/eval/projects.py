@@ -145,7 +145,7 @@ def fetch(package: Package) -> Path:
         options = ["--no-deps", "--no-binary", ":all:", "--require-hashes", "-q", "-d", str(cache), "-r", str(wanted)]
         _run(start.python("pip", "download", *options), f"pip could not fetch {package.stem}")
     if hashlib.sha256(archive.read_bytes()).hexdigest() != package.sha256:
-        raise FulgurError(f"{archive} is not the archive that is pinned", hint="Delete it; it is fetched again.")
+        raise FulgurError(f"{archive} does not have the pinned checksum", hint="Delete it; it is fetched again.")
     return archive
 
 
@@ -155,7 +155,7 @@ def environment() -> Path:
     ready = folder / "ready"
     if not ready.exists():
         shutil.rmtree(folder, ignore_errors=True)
-        _run(start.python("venv", str(folder)), "no environment for the tests could be made")
+        _run(start.python("venv", str(folder)), "the environment for the tests could not be created")
         install = [str(folder / "bin/python"), "-P", "-m", "pip", "install", "-q", *TOOLS]
         _run(install, f"pip could not fetch {' and '.join(TOOLS)}")
         ready.touch()

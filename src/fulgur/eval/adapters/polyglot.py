@@ -59,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this evaluation."""
     parser.add_argument("--exercises", type=Path, required=True, metavar="DIR", help="a clone of polyglot-benchmark")
     parser.add_argument(
-        "--languages", default="python", metavar="NAMES", help=f"some of {', '.join(COMMANDS)}; with commas"
+        "--languages", default="python", metavar="NAMES", help=f"some of {', '.join(COMMANDS)}, separated by commas"
     )
-    parser.add_argument("--names", metavar="NAMES", help="only these exercises, with commas")
+    parser.add_argument("--names", metavar="NAMES", help="only these exercises, separated by commas")
     add_runner_arguments(parser, 600.0)
 
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         tries = solve(exercise, runner_from(args), result)
         results.append(result)
         first, second = first + (tries == 1), second + (tries > 0)
-        told = {0: "✗", 1: "✓", 2: "✓ in the second try"}[tries]
+        told = {0: "✗", 1: "✓", 2: "✓ on the second try"}[tries]
         print(f"{exercise.name:40}{result.seconds:>8.1f} s  {told}", flush=True)
     count = len(exercises)
     return [
@@ -98,7 +98,7 @@ def find(root: Path, languages: list[str], names: list[str] | None) -> list[Exer
                 found.append(_read(language, folder, config))
     if not found:
         raise UsageError(
-            f"{root}: no exercises of {', '.join(languages)} there",
+            f"{root} has no exercises for {', '.join(languages)}",
             hint="DIR/LANGUAGE/exercises/practice holds them.",
         )
     return found
@@ -109,7 +109,7 @@ def _read(language: str, folder: Path, config: Path) -> Exercise:
         files = json.loads(config.read_text(encoding="utf-8"))["files"]
         solution, tests = tuple(files["solution"]), tuple(files["test"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{config}: not the config of an exercise: {error!r}") from None
+        raise UsageError(f"{config} is not a valid exercise config: {error!r}") from None
     docs = [folder / ".docs" / name for name in ("introduction.md", "instructions.md", "instructions.append.md")]
     text = "\n\n".join(doc.read_text(encoding="utf-8").strip() for doc in docs if doc.is_file())
     prompt = f"{text}\n\nDo this in {', '.join(solution)}. Keep the names that are there; hidden tests use them."

@@ -40,9 +40,15 @@ class Instance(msgspec.Struct):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this evaluation."""
     parser.add_argument("--instances", type=Path, required=True, metavar="FILE", help="the data set, as JSON lines")
-    parser.add_argument("--repos", type=Path, required=True, metavar="DIR", help="clones: owner/name in owner__name")
     parser.add_argument(
-        "--predictions", type=Path, required=True, metavar="FILE", help="written; a file that is there is continued"
+        "--repos", type=Path, required=True, metavar="DIR", help="a folder of clones, owner/name as owner__name"
+    )
+    parser.add_argument(
+        "--predictions",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file to write; an existing one is continued",
     )
     parser.add_argument("--name", help="model_name_or_path of the predictions (default: fulgur and the model)")
     add_runner_arguments(parser, 1800.0)
@@ -79,7 +85,7 @@ def read_instances(path: Path) -> list[Instance]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path}: not the lines of SWE-bench's data set: {error}") from None
+        raise UsageError(f"{path} is not a SWE-bench data set in JSON lines: {error}") from None
 
 
 def predict(instance: Instance, repos: Path, runner: Runner, result: Result) -> str:
@@ -163,4 +169,4 @@ def _lines(path: Path) -> list[dict[str, str]]:
     try:
         return [json.loads(line) for line in data.splitlines() if line.strip()]
     except ValueError as error:
-        raise UsageError(f"{path}: not predictions: {error}", hint="Name another file.") from None
+        raise UsageError(f"{path} is not a predictions file: {error}", hint="Name another file.") from None

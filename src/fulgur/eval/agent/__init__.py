@@ -31,16 +31,18 @@ Row = dict[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this evaluation."""
     add_runner_arguments(parser, 600.0)
-    parser.add_argument("--tasks", metavar="NAMES", help="only these, with commas; `semver-*` is all of a package")
+    parser.add_argument(
+        "--tasks", metavar="NAMES", help="only these, separated by commas; `semver-*` is all of a package"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="tasks at the same time (default 1)")
-    parser.add_argument("--seed", type=int, default=1, help="which mistakes are drawn (default 1)")
-    parser.add_argument("--list", action="store_true", help="list the tasks and what was done to each, and end")
+    parser.add_argument("--seed", type=int, default=1, help="the seed that picks the mistakes (default 1)")
+    parser.add_argument("--list", action="store_true", help="list the tasks and what was done to each, then exit")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Run all tasks except those that an earlier, interrupted run completed."""
     if args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}: a number above 0 is wanted")
+        raise UsageError(f"--jobs must be above 0, not {args.jobs}")
     with tempfile.TemporaryDirectory(prefix="fulgur-agent-", ignore_cleanup_errors=True) as place:
         tasks = chosen(all_tasks(Path(place).resolve(), args.seed), args.tasks)
         if args.list:
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         asked = {"model": args.model, "config": args.config, "seed": args.seed, "timeout": args.timeout}
         with Progress(args.json, asked) as progress:
             if progress.results:
-                print(f"{len(progress.results)} tasks are done already ({progress.file})", flush=True)
+                print(f"{len(progress.results)} tasks are already done ({progress.file})", flush=True)
             left = [task for task in tasks if task.name not in progress.results]
             with runners(left, args) as runner_of, ThreadPoolExecutor(args.jobs) as pool:
                 work_through(left, runner_of, pool, progress)

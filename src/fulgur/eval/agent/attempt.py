@@ -64,7 +64,7 @@ def add_runner_arguments(parser: argparse.ArgumentParser, seconds: float) -> Non
 def runner_from(args: argparse.Namespace) -> Runner:
     """The runner that these flags describe."""
     if args.timeout <= 0:
-        raise UsageError(f"--timeout {args.timeout:g}: a number of seconds above 0 is wanted")
+        raise UsageError(f"--timeout must be above 0 seconds, not {args.timeout:g}")
     return Runner(args.model, args.config, None, args.timeout)
 
 
@@ -112,7 +112,7 @@ def work(prompt: str, folder: Path, runner: Runner, result: Result, *, resume: b
         errors.seek(0)
         said = " ".join(errors.read().decode(errors="replace").split())
     if not result.session:  # a wrong model or setting: no task would get further
-        raise FulgurError(f"the agent does not start: {said[-500:]}")
+        raise FulgurError(f"the agent did not start: {said[-500:]}")
     return tally.failure or (said[-300:] if code else "")
 
 

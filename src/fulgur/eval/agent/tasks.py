@@ -87,7 +87,7 @@ def counted(task: Task, folder: Path) -> dict[str, bytes]:
             continue
         found[name] = beneath.read(folder, path, _MOST_BYTES)
         if sum(map(len, found.values())) >= _MOST_BYTES:
-            raise FulgurError(f"the source has over {_MOST_BYTES >> 20} MB")
+            raise FulgurError(f"the source is larger than {_MOST_BYTES >> 20} MB")
     return found
 
 
@@ -105,7 +105,7 @@ def must_run_in_sandbox(python: Path) -> None:
     if done.returncode:
         raise FulgurError(
             f"the sandbox hides {python} from the tests, or keeps it from starting",
-            hint="Set XDG_CACHE_HOME, where it is made, to a folder that is neither below /tmp nor in ~/.fulgur.",
+            hint="It is created in XDG_CACHE_HOME; set that to a folder that is neither below /tmp nor in ~/.fulgur.",
         )
 
 

@@ -81,6 +81,6 @@ def _solution(data: Wanted, origin: Path) -> dict[str, str]:
     for edit in data.edit:
         text = files.get(edit.file) or (origin / edit.file).read_text(encoding="utf-8")
         if text.count(edit.old) != 1:
-            raise FulgurError(f"{edit.file}: a text to replace stands there {text.count(edit.old)} times")
+            raise FulgurError(f"{edit.file}: a text to replace occurs {text.count(edit.old)} times")
         files[edit.file] = text.replace(edit.old, edit.new)
     return files

@@ -56,17 +56,19 @@ class Result:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", metavar="NAMES", help=f"these packages, with commas: {', '.join(PACKAGES)}")
+    parser.add_argument(
+        "--only", metavar="NAMES", help=f"only these packages, separated by commas: {', '.join(PACKAGES)}"
+    )
     parser.add_argument("--fresh", action="store_true", help=f"60 other instructions: {', '.join(FRESH_PACKAGES)}")
     parser.add_argument("--model", metavar="MODEL", help="an embedded model by name, or a folder")
-    parser.add_argument("--answers", type=Path, metavar="FILE", help="write every instruction and what came of it")
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="write every instruction and its result")
     parser.add_argument(
         "--refactorings",
         action="store_true",
         help="60 renames, 30 each of the other refactorings",
     )
-    parser.add_argument("--seed", type=int, default=1, help="which of them are drawn (default 1)")
-    parser.add_argument("--no-tests", action="store_true", help="judge the edits alone; no row on check marks")
+    parser.add_argument("--seed", type=int, default=1, help="the seed that picks them (default 1)")
+    parser.add_argument("--no-tests", action="store_true", help="judge only the edits, without the row on check marks")
 
 
 def run(args: argparse.Namespace) -> list[Row]:

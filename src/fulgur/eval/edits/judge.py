@@ -46,7 +46,7 @@ def replaced(instruction: Instruction, project: Project, before: Texts, pairs: I
         path = (project.folder / name).resolve()
         text = expected.get(path) or original(path, before)
         if text.count(old) != 1:
-            raise FulgurError(f"{instruction.name}: {old!r} stands {text.count(old)} times in {name}")
+            raise FulgurError(f"{instruction.name}: {old!r} occurs {text.count(old)} times in {name}")
         expected[path] = text.replace(old, new)
     return expected
 
