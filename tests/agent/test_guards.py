@@ -204,7 +204,7 @@ async def test_an_edit_that_keeps_pytest_from_starting_is_told(workspace: Path, 
     async with serving(replies) as server, agent_on(server, workspace) as watch:
         await watch.turn("change it")
         [problem] = [p for r in watch.of(GuardReported) if r.check == "tests" for p in r.problems][:1]
-        assert "pytest ended with 4" in problem and "cannot import name 'add'" in problem
+        assert "pytest exited with 4" in problem and "cannot import name 'add'" in problem
 
 
 async def test_tests_that_cannot_be_run_are_said(workspace: Path) -> None:

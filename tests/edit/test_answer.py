@@ -79,7 +79,7 @@ def test_what_is_imported_or_not_standard_brings_nothing() -> None:
 def test_a_call_in_the_region_that_finds_nothing_to_do_is_no_edit() -> None:
     region = region_of(SHOP, "def total", "names)\n")
     outcome = applied(SHOP, region, "<|call|>use_fstring<|end|>", "f-strings please", Path("shop.py"))
-    assert outcome.text is None and outcome.note == ("it was taken for “use f-strings”, which changes nothing here")
+    assert outcome.text is None and outcome.note == ("it was read as “use f-strings”, which changes nothing here")
     said = "<|call|>add_docstring Prices of names.<|end|>"
     outcome = applied(SHOP, region, said, "document it", Path("shop.py"))
     assert outcome.text == SHOP.replace(

@@ -61,8 +61,8 @@ def test_a_rewrite_is_written_and_undone_byte_for_byte(file: Path, home: Path) -
 def test_answers_that_cannot_be_used(file: Path) -> None:
     text = SOURCE.decode().replace("\r\n", "\n")
     for said, check, reason in [
-        ("<|noedit|><|end|>", "nothing to do", "knows no edit"),
-        (text + "<|end|>", "nothing to do", "knows no edit"),
+        ("<|noedit|><|end|>", "nothing to do", "found no edit"),
+        (text + "<|end|>", "nothing to do", "found no edit"),
         ("def load(:\n<|end|>", "parses", "does not parse"),
         ("def load(path):\n    return read(path, path=1, path=2)\n<|end|>", "parses", "keyword argument repeated"),
         ("<|call|>rename nothing other<|end|>", "as asked", "there is no nothing"),
@@ -86,7 +86,7 @@ def test_a_rename_is_exact_or_refused(file: Path) -> None:
     for said, noted in ((exact, False), (stray, True)):
         proposal = result("app.py:load", said, "rename data to rows")
         assert isinstance(proposal, Proposal) and proposal.text == exact
-        assert any("the refactoring did it" in note for note in proposal.notes) is noted
+        assert any("the exact refactoring replaced it" in note for note in proposal.notes) is noted
     for names in ("nothing to rows", "data to path"):
         with pytest.raises(FulgurError):
             after("app.py:load", stray, f"rename {names}")
@@ -117,7 +117,7 @@ def test_broken_json_is_refused_and_unknown_languages_are_not_judged(tmp_path: P
 
 def test_a_refactoring_of_another_language_is_refused_plainly(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("a = 1\n")
-    with pytest.raises(FulgurError, match=r"Python alone, not \.toml files"):
+    with pytest.raises(FulgurError, match=r"edits only Python, not \.toml files"):
         after("a.toml", "<|call|>rename a b<|end|>", "rename a to b")
 
 
@@ -147,19 +147,19 @@ def test_another_language_is_named_whatever_the_model_guessed(tmp_path: Path) ->
     task = locate(parse_target("a.sh"), "rename name to title")
     for said in ("<|call|>rename_parameter name title<|end|>", "<|noedit|><|end|>"):
         found = propose(task, said, probability=0.1)
-        assert isinstance(found, Refusal) and found.reason == "the embedded model changes Python alone, not .sh files"
+        assert isinstance(found, Refusal) and found.reason == "the embedded model edits only Python, not .sh files"
 
 
 def test_words_that_the_model_is_not_sure_of_are_asked_for(file: Path) -> None:
     said = "<|call|>add_docstring Load a price from a file.<|end|>"
     found = propose(locate(parse_target("app.py:load"), "add a docstring"), said, probability=0.1)
-    assert isinstance(found, Refusal) and "give them, as in “add the docstring" in found.reason
+    assert isinstance(found, Refusal) and "give it, as in “add the docstring" in found.reason
     assert "Load a price from a file." in found.reason
 
 
 def test_a_file_that_does_not_parse_is_the_reason(file: Path) -> None:
     file.write_text("def f(a:\n    return a\n\n\ndef g(b):\n    return b\n")
-    with pytest.raises(FulgurError, match=r"cannot read the file: line 1: '\(' was never closed"):
+    with pytest.raises(FulgurError, match=r"cannot parse the file: line 1: '\(' was never closed"):
         after("app.py:g", "<|call|>rename b c<|end|>", "rename b to c")
 
 

@@ -96,8 +96,8 @@ RUNS: list[tuple[str, TestRun, TestRun | None, bool, str]] = [
     ("no pytest", run(1, output="No module named pytest"), None, False, "tests not run: there is no pytest"),
     ("a Python that is not there", run(127), None, False, "tests not run: the project's Python cannot be started"),
     ("too slow", run(None, timed_out=True), None, False, "tests not run: they took over"),
-    ("fails, and before is not known", run(1, "t.py::a"), None, True, "is not known"),
-    ("before was too slow", run(1, "t.py::a"), run(None, timed_out=True), True, "is not known"),
+    ("fails, and before is not known", run(1, "t.py::a"), None, True, "it is unknown"),
+    ("before was too slow", run(1, "t.py::a"), run(None, timed_out=True), True, "it is unknown"),
 ]
 
 

@@ -57,7 +57,7 @@ def test_lines_that_are_not_named_stay(workspace: Path, text: str, instruction: 
 
 def test_the_only_place_that_fits_may_not_be_the_one_that_is_named(workspace: Path) -> None:
     found = _proposed(workspace, TERNARY, "use a ternary for two")
-    assert not isinstance(found, Proposal) and "other lines" in found.reason
+    assert not isinstance(found, Proposal) and "would change lines other than" in found.reason
     assert isinstance(_proposed(workspace, TERNARY, "use a ternary for one"), Proposal)
 
 

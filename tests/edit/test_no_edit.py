@@ -31,7 +31,7 @@ def delete(name):
     os.remove(name)
 """
 ALONE = "def load(path, file=None):\n    return open(path).read()\n"
-FILES, NOTHING_NAMED = "deletes and empties no files", "does not say what"
+FILES, NOTHING_NAMED = "does not delete or empty files", "does not say what"
 
 # The place, the words, and what the answer says.
 ANSWERED = [
@@ -49,27 +49,27 @@ ANSWERED = [
     ("shop.py", "remove everything", NOTHING_NAMED),
     ("shop.py", "drop all the code", NOTHING_NAMED),
     ("alone.py", "delete it", NOTHING_NAMED),
-    ("shop.py", "rename the file to store.py", "renames and moves no files"),
-    ("shop.py", "rename it to store.py", "renames and moves no files"),
-    ("shop.py", "rename it to total", "renames and moves no files"),
+    ("shop.py", "rename the file to store.py", "does not rename or move files"),
+    ("shop.py", "rename it to store.py", "does not rename or move files"),
+    ("shop.py", "rename it to total", "does not rename or move files"),
     ("shop.py", "mv shop.py store.py", None),  # two paths: not one of ours
-    ("shop.py", "move this module into pkg/", "renames and moves no files"),
-    ("shop.py", "copy the file", "renames and moves no files"),
-    ("shop.py", "create a new file", "makes no files"),
-    ("shop.py", "add a module called store", "makes no files"),
-    ("shop.py", "create store.py", "makes no files"),
-    ("shop.py", "split this file into two modules", "splits and merges no files"),
-    ("shop.py", "merge a.py and b.py", "splits and merges no files"),
-    ("shop.py", "run it", "changes code and does nothing else"),
-    ("shop.py", "run the script with -v", "changes code and does nothing else"),
-    ("shop.py", "run the tests", "changes code and does nothing else"),
-    ("shop.py", "open shop.py", "changes code and does nothing else"),
-    ("shop.py:load", "explain this function", "changes code and does nothing else"),
-    ("shop.py:load", "commit", "changes code and does nothing else"),
+    ("shop.py", "move this module into pkg/", "does not rename or move files"),
+    ("shop.py", "copy the file", "does not rename or move files"),
+    ("shop.py", "create a new file", "does not create files"),
+    ("shop.py", "add a module called store", "does not create files"),
+    ("shop.py", "create store.py", "does not create files"),
+    ("shop.py", "split this file into two modules", "does not split or merge files"),
+    ("shop.py", "merge a.py and b.py", "does not split or merge files"),
+    ("shop.py", "run it", "only changes code"),
+    ("shop.py", "run the script with -v", "only changes code"),
+    ("shop.py", "run the tests", "only changes code"),
+    ("shop.py", "open shop.py", "only changes code"),
+    ("shop.py:load", "explain this function", "only changes code"),
+    ("shop.py:load", "commit", "only changes code"),
     ("shop.py", "format the file", "`ruff format shop.py`"),
     ("shop.py", "reformat it with black", None),  # what "it" is with more behind it is for the model
-    ("shop.py", "format this file with black", "a formatter does"),
-    ("shop.py", "reformat", "a formatter does"),
+    ("shop.py", "format this file with black", "use a formatter"),
+    ("shop.py", "reformat", "use a formatter"),
     ("shop.py:load", "undo", "--undo"),
     ("shop.py", "undo that", "--undo"),
     ("shop.py", "revert the last change", "--undo"),

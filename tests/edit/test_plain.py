@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fulgur.edit.plain import core, read
-from fulgur.edit.refactor.meaning import MEANINGS, told
+from fulgur.edit.refactor.meaning import MEANINGS, describe
 from fulgur.edit.region import Region
 from fulgur.edit.unexpressed import unexpressed
 from fulgur.text.edit_format import Call
@@ -186,7 +186,7 @@ def test_what_is_spelled_out_is_read(instruction: str, text: str, wanted: str | 
         assert call is None
         return
     assert call is not None and " ".join((call.name, *call.args)) == wanted
-    assert told(call)
+    assert describe(call)
 
 
 @pytest.mark.parametrize("instruction", MODELS)
@@ -226,4 +226,4 @@ def test_every_call_can_be_told() -> None:
 
     assert set(MEANINGS) == {*CALLS, *LOCAL, *OVER_PROJECT}
     for name in MEANINGS:
-        assert "_" not in told(Call(name, ("a", "b", "c"))) and "{0" not in told(Call(name, ("a", "b", "c")))
+        assert "_" not in describe(Call(name, ("a", "b", "c"))) and "{0" not in describe(Call(name, ("a", "b", "c")))

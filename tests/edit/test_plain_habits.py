@@ -10,7 +10,7 @@ from fulgur.edit.editor import Proposal, locate, propose
 from fulgur.edit.plain import core, read
 from fulgur.edit.plain.steps import Steps
 from fulgur.edit.refactor import EVERYWHERE
-from fulgur.edit.refactor.meaning import MEANINGS, told
+from fulgur.edit.refactor.meaning import MEANINGS, describe
 from fulgur.edit.region import Region, parse_target
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call
@@ -308,5 +308,7 @@ def test_a_property_becomes_a_cached_one_with_its_import(project: Path) -> None:
 def test_the_new_method_says_what_it_shows(project: Path) -> None:
     text = proposed(project, "shop.py:Shop", "add a __repr__")
     assert text.endswith('        return f"{type(self).__name__}(name={self.name!r}, size={self.size!r})"\n')
-    assert told(Call("add_method", ("Shop", "__repr__", "name", "size"))) == "add __repr__ to Shop, of name, size"
-    assert "no set" in told(Call("add_method", ("Shop", "__eq__", "name")))  # what one does not see in the diff
+    assert (
+        describe(Call("add_method", ("Shop", "__repr__", "name", "size"))) == "add __repr__ to Shop, using name, size"
+    )
+    assert "unhashable" in describe(Call("add_method", ("Shop", "__eq__", "name")))  # what one does not see in the diff

@@ -289,7 +289,7 @@ def test_parts_that_cannot_follow_each_other_are_refused(project: Path) -> None:
     asked = task(project, "shop.py:Shop", "rename sell to trade and Shop to Store")
     call = asked.spelled_out()
     result = propose(asked, call) if call is not None else None
-    assert isinstance(result, Refusal) and "one by one" in result.reason
+    assert isinstance(result, Refusal) and "separately" in result.reason
 
 
 def test_one_of_several_places_is_picked_by_a_name(project: Path) -> None:

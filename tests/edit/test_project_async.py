@@ -49,7 +49,7 @@ def test_every_caller_waits(project: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
-        ("from app.net import fetch\nrows = map(fetch, 'ab')\n", r"extra.py:2 fetch is handed on"),
+        ("from app.net import fetch\nrows = map(fetch, 'ab')\n", r"extra.py:2 fetch is used as a value"),
         ("from app.net import fetch\nrow = fetch('a')\n", "extra.py:2 fetch is called while the module is imported"),
         ("from app.net import fetch\nkey = lambda x: fetch(x)\n", "in a lambda or a generator"),
         ("from app.net import fetch\ndef f(x): return any(fetch(y) for y in x)\n", "in a lambda or a generator"),
@@ -58,7 +58,7 @@ def test_every_caller_waits(project: Path) -> None:
         ("import functools\nfrom app.net import fetch\n@functools.cache\ndef f(x): return fetch(x)\n", "decorated"),
         ("from app.net import fetch\nclass A:\n    def go(self): return fetch(1)\nclass B:\n    def go(self): ...\n",
          "other classes, here or imported, have a go too"),
-        ("from unittest import mock\nmock.patch('app.net.fetch')\n", "names it in a string"),
+        ("from unittest import mock\nmock.patch('app.net.fetch')\n", "the string “app.net.fetch” names it"),
     ],
     ids=["handed on", "at import", "lambda", "generator", "yield", "dunder", "decorator", "rival", "mock"],
 )  # fmt: skip

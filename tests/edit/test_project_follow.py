@@ -42,7 +42,7 @@ def test_a_rename_that_the_model_wrote_out_is_followed_too(project: Path) -> Non
 
 def test_what_others_import_is_not_taken_away(project: Path) -> None:
     result = proposed(project, "make_str", "def write(value):\n    return str(value)\n", "call this function `write`")
-    assert isinstance(result, Refusal) and result.reason == "src/pkg/core.py:1 takes make_str from this file"
+    assert isinstance(result, Refusal) and result.reason == "src/pkg/core.py:1 uses make_str from this file"
 
 
 def test_uses_of_a_member_elsewhere_are_named(project: Path) -> None:
@@ -56,7 +56,7 @@ def test_uses_of_a_member_elsewhere_are_named(project: Path) -> None:
     (project / "src/pkg/bill.py").write_text("class Bill:\n    def total(self):\n        return 1\n")
     result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
     assert isinstance(result, Proposal)
-    assert "May be meant too, and left as it is: src/pkg/more.py:2." in result.notes
+    assert "Possible other uses, left unchanged: src/pkg/more.py:2." in result.notes
 
 
 def test_a_parameter_is_added_in_every_file(project: Path) -> None:

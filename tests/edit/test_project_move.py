@@ -73,8 +73,8 @@ def test_a_module_that_imported_it_now_defines_it_before_it_is_used(project: Pat
 @pytest.mark.parametrize(
     ("name", "target", "problem"),
     [
-        ("missing", "paths", "core.py has no missing at its top"),
-        ("load", "core", "load is in core.py already"),
+        ("missing", "paths", "core.py does not define missing exactly once"),
+        ("load", "core", "load is already in core.py"),
         ("load", "paths", "full is called absolute in paths.py"),
         ("short", "text", "short needs LIMIT of core.py"),
         ("here", "paths", "here uses __file__"),
@@ -91,5 +91,5 @@ def test_refused(project: Path, name: str, target: str, problem: str) -> None:
 
 def test_a_circle_of_imports_is_refused(project: Path) -> None:
     (project / "src/pkg/text.py").write_text("from .user import run\n")
-    with pytest.raises(RefactorError, match=r"circle: .*user.py"):
+    with pytest.raises(RefactorError, match=r"import cycle: .*user.py"):
         moved(project, "load", "text")

@@ -346,7 +346,7 @@ def test_refused(text: str, before: str) -> None:
 def test_a_docstring_alone_is_no_empty_function() -> None:
     doc = '    """Doc."""\n'
     assert apply_local(doc, call("remove_docstring"), "\nx = 1\n") == "    pass\n"
-    with pytest.raises(RefactorError, match="stands below"):
+    with pytest.raises(RefactorError, match="below this docstring"):
         apply_local(doc, call("remove_docstring"), "    a()\n")
 
 

@@ -15,7 +15,7 @@ from fulgur.edit.checks.verdict import verdict
 PASSED = TestRun()
 ONE = TestRun(frozenset({"t.py::a"}), output="boom")
 TWO = TestRun(frozenset({"t.py::a", "t.py::b"}), output="boom")
-BROKEN = TestRun(broken="pytest ended with 4", output="conftest")
+BROKEN = TestRun(broken="pytest exited with 4", output="conftest")
 SLOW = TestRun(missing="they took over 30 s")
 
 
@@ -29,11 +29,11 @@ SLOW = TestRun(missing="they took over 30 s")
         (ONE, TWO, 0, "2 of these tests failed before the edit too"),
         (BROKEN, PASSED, 1, ""),
         (BROKEN, ONE, 1, "1 of these tests failed before the edit too"),
-        (BROKEN, BROKEN, 0, "tests not run: pytest could not run before the edit either: pytest ended with 4"),
-        (ONE, BROKEN, 0, "tests not run: pytest could not run before the edit either: pytest ended with 4"),
+        (BROKEN, BROKEN, 0, "tests not run: pytest could not run before the edit either: pytest exited with 4"),
+        (ONE, BROKEN, 0, "tests not run: pytest could not run before the edit either: pytest exited with 4"),
         (SLOW, None, 0, "tests not run: they took over 30 s"),
-        (ONE, SLOW, 1, "whether these tests passed before the edit is not known (they took over 30 s)"),
-        (ONE, None, 1, "whether these tests passed before the edit is not known"),
+        (ONE, SLOW, 1, "it is unknown whether these tests passed before the edit (they took over 30 s)"),
+        (ONE, None, 1, "it is unknown whether these tests passed before the edit"),
     ],
 )
 def test_verdicts(after: TestRun, before: TestRun | None, problems: int, note: str) -> None:
@@ -47,9 +47,9 @@ def test_verdicts(after: TestRun, before: TestRun | None, problems: int, note: s
         (0, "3 passed", False, set(), "", ""),
         (1, "FAILED t.py::a - assert 1", False, {"t.py::a"}, "", ""),
         (2, "ERROR t.py - ImportError", False, {"t.py"}, "", ""),
-        (4, "ImportError while loading conftest", False, set(), "pytest ended with 4", ""),
-        (3, "INTERNALERROR", False, set(), "pytest ended with 3", ""),
-        (139, "Segmentation fault", False, set(), "pytest ended with 139", ""),
+        (4, "ImportError while loading conftest", False, set(), "pytest exited with 4", ""),
+        (3, "INTERNALERROR", False, set(), "pytest exited with 3", ""),
+        (139, "Segmentation fault", False, set(), "pytest exited with 139", ""),
         (5, "no tests ran", False, set(), "", "pytest found no test in them"),
         (127, "No such file", False, set(), "", "the project's Python cannot be started"),
         (None, "", True, set(), "", "they took over 30 s"),
@@ -79,7 +79,11 @@ FULL = Found(members=True)
 @pytest.mark.parametrize(
     ("found", "trial", "line"),
     [
-        (FULL, Trial(passed=True, ran=2), "✓ parses, names, attributes and parameters exist, 2 test files as before"),
+        (
+            FULL,
+            Trial(passed=True, ran=2),
+            "✓ parses, names, attributes and parameters exist, no new failures in 2 test files",
+        ),
         (Found(), None, "Checked: parses, names exist · not checked: attributes, parameters, tests (--write does)"),
         (
             FULL,
@@ -89,8 +93,8 @@ FULL = Found(members=True)
         (
             Found(members=True, unchecked="it took over 3 s"),
             Trial(passed=True, ran=1),
-            "Checked: parses, names exist, 1 test file as before · "
-            "attributes and parameters not all checked: it took over 3 s",
+            "Checked: parses, names exist, no new failures in 1 test file · "
+            "not all attributes and parameters checked: it took over 3 s",
         ),
     ],
     ids=["everything", "a proposal", "no tests", "members"],

@@ -65,7 +65,7 @@ async def test_an_instruction_changes_the_selected_lines(live: LiveServer) -> No
 
 async def test_nothing_comes_with_a_reason(live: LiveServer) -> None:
     told = await ask(live, text=BEFORE, previous=BEFORE)
-    assert told["suggestions"] == [] and "no change to go on from" in told["reason"]
+    assert told["suggestions"] == [] and "no recent change to continue from" in told["reason"]
     told = await ask(live, text="x = 1\n", previous="y = 1\n")
     assert told["suggestions"] == [] and told["reason"]
     told = await ask(live, text="", previous="y = 1\n")

@@ -176,7 +176,7 @@ def test_the_help_of_refactor_says_which_place_each_takes(capsys: pytest.Capture
     [
         (["rename", "app.py", "x"], "names no symbol"),
         (["rename", "app.py:load"], "rename takes NEW after the place"),
-        (["async", "app.py:load", "--write"], "user.py:3 load is handed on"),
+        (["async", "app.py:load", "--write"], "user.py:3 load is used as a value"),
     ],
     ids=["no symbol", "no name", "in the way"],
 )

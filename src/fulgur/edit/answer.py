@@ -16,7 +16,7 @@ from pathlib import Path
 from fulgur.edit.checks.names import new_problems
 from fulgur.edit.narrow import narrowed
 from fulgur.edit.refactor import LOCAL, OVER_PROJECT, RefactorError, apply_call
-from fulgur.edit.refactor.meaning import MEANINGS, told
+from fulgur.edit.refactor.meaning import MEANINGS, describe
 from fulgur.edit.refactor.standard import unbound_annotations, with_imports
 from fulgur.edit.refactor.verify import call_objection, objection, rename_asked, renamed_only, words
 from fulgur.edit.region import Region
@@ -52,7 +52,7 @@ def apply_answer(
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
         full, added = with_imports(text, outcome.text, instruction)
         if missing := sorted(unbound_annotations(text, full) - {problem.name for problem in new_problems(text, full)}):
-            raise Refused(f"there is no {missing[0]} in this file: it has to be imported or defined first")
+            raise Refused(f"there is no {missing[0]} in this file: import or define it first")
         note = f"Added: {', '.join(added)}." if added else ""
         outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))), outcome.call, outcome.left)
     return outcome
@@ -79,13 +79,13 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
             if guessed and answer.name not in LOCAL:
                 raise
             # Only the refactoring finds out whether there is anything to change.
-            joined = ", which changes nothing here" if told(answer) in error.message else f": {error.message}"
-            return Outcome(None, f"it was taken for “{told(answer)}”{joined}" if guessed else error.message)
+            joined = ", which changes nothing here" if describe(answer) in error.message else f": {error.message}"
+            return Outcome(None, f"it was read as “{describe(answer)}”{joined}" if guessed else error.message)
         if guessed:
             _accounts_for(answer, instruction, region.text, changed_words(text, after))
         meant = narrowed(answer, instruction, text, after, (region.start, region.end))
         if meant is None:
-            raise Refused(f"“{told(answer)}” would change other lines than those that are named")
+            raise Refused(f"“{describe(answer)}” would change lines other than the ones named")
         after = meant
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
         return _outcome(text, after, "", answer, left_alone(text, after, old))
@@ -118,7 +118,7 @@ def _one_of_them(call: Call, instruction: str, region: str) -> None:
 def _may_be_meant(call: Call, instruction: str, file: str) -> None:
     """Refuse a guess that names what neither the instruction nor the file names."""
     if call.name not in MEANINGS:
-        raise Refused("the model's answer means nothing here")
+        raise Refused("the model's answer is not an edit that Fulgur knows")
     if problem := call_objection(call, instruction, file):
         raise Refused(problem)
 
@@ -126,7 +126,7 @@ def _may_be_meant(call: Call, instruction: str, file: str) -> None:
 def _accounts_for(call: Call, instruction: str, region: str, changed: Collection[str] = ()) -> None:
     """Refuse a guess that leaves out a word of the instruction."""
     if instruction and (word := unexpressed(call, instruction, region, changed)):
-        raise Refused(f"“{word}” would be left out: the model's guess was “{told(call)}”")
+        raise Refused(f"“{word}” would be left out: the model's guess was “{describe(call)}”")
 
 
 def changed_words(before: str, after: str) -> set[str]:
@@ -153,7 +153,7 @@ def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple
         if names[0] in words(outside) or not renamed_only(region.text, rewrite, *names):
             raise Refused(f"it does not just rename {names[0]} to {names[1]}, and {error.message}") from None
         return _outcome(text, changed)
-    note = "" if exact == changed else "The model's rewrite was not this rename alone; the refactoring did it."
+    note = "" if exact == changed else "The rewrite did more than this rename, so the exact refactoring replaced it."
     return _outcome(text, exact, note, Call("rename", names), left_alone(text, exact, names[0]))
 
 
@@ -173,4 +173,4 @@ def left_alone(before: str, after: str, old: str) -> str:
         return ""
     places = ", ".join(f"`{ast.unparse(n)}` on line {n.end_lineno}" for n in found[:3])
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"Left as it is: {places}{more}; the file does not say what object that is."
+    return f"Left unchanged: {places}{more}; the class of the object is unknown."

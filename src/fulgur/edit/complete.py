@@ -29,9 +29,9 @@ def cursor(text: str, line: int, column: int, name: str) -> int:
     """The offset of a cursor; raises for a position past the end of its line, and says where the line ends."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
-        raise UsageError(f"{name} has {len(lines)} lines, there is no line {line}")
+        raise UsageError(f"{name} has {len(lines)} lines: there is no line {line}")
     if not 1 <= column <= len(lines[line - 1]) + 1:
         raise UsageError(
-            f"line {line} of {name} ends at column {len(lines[line - 1]) + 1}, there is no column {column}"
+            f"line {line} of {name} ends at column {len(lines[line - 1]) + 1}: there is no column {column}"
         )
     return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1

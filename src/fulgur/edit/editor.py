@@ -27,7 +27,7 @@ from fulgur.edit.plain.place import Place
 from fulgur.edit.plain.steps import Steps, shifted
 from fulgur.edit.project.follow import followed, module_names, orphans, project_root
 from fulgur.edit.refactor import EVERYWHERE, OVER_PROJECT, RefactorError
-from fulgur.edit.refactor.meaning import MEANINGS, told
+from fulgur.edit.refactor.meaning import MEANINGS, describe
 from fulgur.edit.refactor.source import Unusable
 from fulgur.edit.refactor.verify import rename_asked, words
 from fulgur.edit.region import Region, Target, context, locate_region, without_docstring
@@ -189,7 +189,7 @@ def propose(
         return Refusal(NOTHING, answer.why)
     if isinstance(answer, (Call, NoEdit)) and document.path.suffix not in (".py", ".pyi"):
         kind = f"{document.path.suffix} files" if document.path.suffix else document.path.name
-        return Refusal(AS_ASKED, f"the embedded model changes Python alone, not {kind}")
+        return Refusal(AS_ASKED, f"the embedded model edits only Python, not {kind}")
     if guessed and (missing := not_there(instruction, document)):
         return Refusal(AS_ASKED, missing)
     if guessed and isinstance(answer, Call) and probability is not None and probability < SURE:
@@ -197,18 +197,20 @@ def propose(
     if isinstance(answer, Steps):
         return _in_steps(task, answer, members, checked=checked)
     if isinstance(answer, Rewrite) and task.shown:
-        return Refusal(AS_ASKED, "this part is too long to be written anew; name a smaller one")
+        return Refusal(AS_ASKED, "this part is too long to rewrite; name a smaller one")
     try:
         outcome = apply_answer(document.text, task.region, answer, instruction, document.path, guessed=guessed)
     except (Refused, RefactorError) as error:
         return Refusal(AS_ASKED, error.message)
     if outcome.text is None:
-        return Refusal(NOTHING, outcome.note or "the model knows no edit for this instruction")
+        return Refusal(NOTHING, outcome.note or "the model found no edit for this instruction")
     notes: tuple[str, ...] = (outcome.note,) if outcome.note else ()
     text: str = outcome.text
     others: Others = ()
     if task.root is None and outcome.call is not None and outcome.call.name in OVER_PROJECT:
-        return Refusal(AS_ASKED, f"“{told(outcome.call)}” needs the project's files, and this is a file alone")
+        return Refusal(
+            AS_ASKED, f"“{describe(outcome.call)}” needs the project's other files, and only this file is available"
+        )
     if task.root is not None and document.path.suffix == ".py":
         try:
             text, others, more = _elsewhere(task, task.root, outcome.text, outcome.call)
@@ -219,7 +221,7 @@ def propose(
         notes += more or ((outcome.left,) if outcome.left and text == outcome.text else ())
     elif outcome.left:
         notes += (outcome.left,)
-    understood = told(outcome.call) if outcome.call is not None and outcome.call.name in MEANINGS else ""
+    understood = describe(outcome.call) if outcome.call is not None and outcome.call.name in MEANINGS else ""
     if not checked:
         return Proposal(document, text, notes, others=others, understood=understood)
     asked = {word for code in code_words(instruction) for word in re.findall(r"\w+", code)}
@@ -240,7 +242,7 @@ def _in_steps(task: Task, steps: Steps, members: MemberCheck | None, *, checked:
         try:
             outcome = apply_answer(text, region, call, said, document.path, guessed=False)
             if outcome.text is None:
-                return Refusal(NOTHING, outcome.note or f"“{told(call)}” changes nothing here")
+                return Refusal(NOTHING, outcome.note or f"“{describe(call)}” changes nothing here")
             after: str = outcome.text
             found: Others = ()
             more: tuple[str, ...] = ()
@@ -251,7 +253,7 @@ def _in_steps(task: Task, steps: Steps, members: MemberCheck | None, *, checked:
                     step, task.root, outcome.text, call, earlier if text != document.text else None
                 )
         except (Refused, RefactorError) as error:
-            return Refusal(NOTHING, f"“{told(call)}”: {error.message}")
+            return Refusal(NOTHING, f"“{describe(call)}”: {error.message}")
         except Unusable as error:
             return Refusal(AS_ASKED, f"it cannot be done in every file: {error}")
         for other, new in found:
@@ -259,7 +261,7 @@ def _in_steps(task: Task, steps: Steps, members: MemberCheck | None, *, checked:
             changed[path] = (changed[path][0] if path in changed else other, new)
         notes += (*((outcome.note,) if outcome.note else ()), *more)
         at, text = shifted(text, after, at), after
-    understood = ", then ".join(told(call) for _, call in steps.parts)
+    understood = ", then ".join(describe(call) for _, call in steps.parts)
     others = tuple(changed.values())
     if not checked:
         return Proposal(document, text, notes, others=others, understood=understood)
@@ -298,9 +300,9 @@ def not_there(instruction: str, document: Document) -> str | None:
 
 def unsure(call: Call) -> str:
     """Why a guess with a low probability is not shown."""
-    guess = f" (the model's guess was “{told(call)}”)" if call.name in MEANINGS else ""
+    guess = f" (the model's guess was “{describe(call)}”)" if call.name in MEANINGS else ""
     if call.name == "add_docstring":  # the intent is clear, but the wording is the model's own
-        return f'the model is not sure of the words{guess}: give them, as in “add the docstring "…"”'
+        return f'the model is not sure of the wording{guess}: give it, as in “add the docstring "…"”'
     return f"it is not clear what is meant{guess}"
 
 
@@ -324,7 +326,7 @@ def _elsewhere(
         return text, others, ()
     places = [f"{place.path.relative_to(root.resolve())}:{place.line}" for place in changed.unsure]
     more = f" and {len(places) - 5} more" if len(places) > 5 else ""
-    return text, others, (f"May be meant too, and left as it is: {', '.join(places[:5])}{more}.",)
+    return text, others, (f"Possible other uses, left unchanged: {', '.join(places[:5])}{more}.",)
 
 
 def verified(
@@ -343,11 +345,11 @@ def verified(
     found = check(document.path, document.text, text, members)
     found.names = unmet(found.names, brought)
     if found.parses:
-        return Refusal(PARSES, f"it does not parse ({found.parses[0]})", found)
+        return Refusal(PARSES, f"the result does not parse ({found.parses[0]})", found)
     wrong = [p for p in found.names if p.certain or not set(asked).issuperset(re.findall(r"\w+", p.name))]
     if wrong:
         return Refusal(NAMES, str(wrong[0]), found)
-    notes += tuple(f"Not there yet: {problem}." for problem in found.names)
+    notes += tuple(f"Not defined yet: {problem}." for problem in found.names)
     return Proposal(document, text, notes, found)
 
 

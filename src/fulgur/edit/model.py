@@ -126,7 +126,7 @@ def _reached(server: LocalServer, name: str, ask: Callable[[str, str], Result]) 
     try:
         return ask(asyncio.run(ensure_server(server)), name)
     except OSError as error:
-        raise FulgurError(f"the local server went away: {error}") from None
+        raise FulgurError(f"the connection to the local server failed: {error}") from None
 
 
 async def _together(url: str, name: str, items: Sequence[dict[str, Any]]) -> list[Answer]:

@@ -91,7 +91,7 @@ class Following:
         if reads is not None and gone & {name for _, name in reads.unbound}:
             return None  # a half-done rename
         result = self._verified(text, members)
-        return replace(result, understood="the last change, once more") if isinstance(result, Proposal) else None
+        return replace(result, understood="repeat the last change") if isinstance(result, Proposal) else None
 
     def _renamed(self, members: MemberCheck | None) -> Proposal | None:
         """A name that lost its value with the last change, renamed where it is still read."""
@@ -101,9 +101,7 @@ class Following:
             if new != text and sound(self.document, text, new, exact=True):
                 text = new
         result = self._verified(text, members) if text != self.document.text else None
-        return (
-            replace(result, understood="the last rename, where it is missing") if isinstance(result, Proposal) else None
-        )
+        return replace(result, understood="finish the last rename") if isinstance(result, Proposal) else None
 
     def item(self, region: Region) -> dict[str, Any]:
         """The request to a model for one of the regions."""
@@ -196,7 +194,7 @@ def last_change(document: Document, before: str) -> tuple[list[RecentEdit], set[
             edits.append(RecentEdit("".join(old[a:b][:6]), "".join(new[c:d][:6])))
             lines.update(range(c + 1, d + 1))
     if not edits:
-        raise FulgurError(f"{document.path} has no change to go on from", hint="Change something first.")
+        raise FulgurError(f"{document.path} has no recent change to continue from", hint="Change something first.")
     return edits[-RECENT:], lines
 
 

@@ -58,7 +58,7 @@ def parse_target(text: str, base: Path = Path()) -> Target:
     if match := _LINES.fullmatch(rest):
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last:
-            raise UsageError(f"{rest}: lines are counted from 1, the first before the last")
+            raise UsageError(f"{rest}: line numbers start at 1, and the first may not be above the last")
         return Target(base / name, None, (first, last))
     if not re.fullmatch(r"[^\W\d][\w.]*", rest):
         raise UsageError(f"{rest!r} is neither a symbol nor lines", hint="Write FILE, FILE:SYMBOL or FILE:FIRST-LAST.")
@@ -80,7 +80,7 @@ def locate_region(text: str, target: Target, instruction: str = "", *, limit: bo
     if (lines := target.lines or named_lines(instruction)) is not None:
         first, last = lines
         if first > line_count:
-            raise UsageError(f"{target.path} has {line_count} lines, there is no line {first}")
+            raise UsageError(f"{target.path} has {line_count} lines: there is no line {first}")
         if first == last and src is not None:
             first, last = enclosing(src, first)
         return bounded(text, first, min(last, line_count), target, limit=limit, named=(first, last) == lines)

@@ -108,7 +108,7 @@ def read_run(exit_code: int | None, output: str, *, timed_out: bool) -> TestRun:
         return TestRun(missing=NO_TEST, output=output)
     failed = frozenset(_FAILED.findall(output))
     # 0 passed, 1 failed, 2 interrupted, 3 internal error, 4 wrong use, such as a conftest that cannot be imported
-    broken = "" if exit_code in (0, 1) or failed else f"pytest ended with {exit_code}"
+    broken = "" if exit_code in (0, 1) or failed else f"pytest exited with {exit_code}"
     return TestRun(failed, broken, output=output)
 
 
@@ -121,7 +121,7 @@ def judged(after: TestRun, before: TestRun | None) -> Judged:
         return Judged(note=rest, passed=not rest)
     if before is None or before.missing:
         why = f" ({before.missing})" if before is not None else ""
-        return Judged((_told(after, after.failed),), f"whether these tests passed before the edit is not known{why}")
+        return Judged((_told(after, after.failed),), f"it is unknown whether these tests passed before the edit{why}")
     if before.broken:
         return Judged(note=f"tests not run: pytest could not run before the edit either: {before.broken}")
     fresh = after.failed - before.failed

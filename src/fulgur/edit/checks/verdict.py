@@ -27,11 +27,11 @@ def verdict(found: Found, trial: Trial | None) -> Verdict:
     if trial is None:
         unchecked.append("not checked: attributes, parameters, tests (--write does)")
     elif trial.passed:
-        checked.append(f"{trial.ran} test file{'s' * (trial.ran > 1)} as before")
+        checked.append(f"no new failures in {trial.ran} test file{'s' * (trial.ran > 1)}")
     elif not trial.problems:
         unchecked.append(trial.note)
     if found.unchecked:
-        unchecked.append(f"attributes and parameters not all checked: {found.unchecked}")
+        unchecked.append(f"not all attributes and parameters checked: {found.unchecked}")
     holds = trial is not None and trial.passed and found.members and not unchecked
     return Verdict(
         holds, f"{'✓' if holds else 'Checked:'} {', '.join(checked)}{''.join(f' · {one}' for one in unchecked)}"

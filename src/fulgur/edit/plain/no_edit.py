@@ -47,18 +47,18 @@ _TO = r"(?: ?(?:to|into|in|as|with|using|under|for|->|=>|→) .+)?"
 _AND = r"(?:(?:,| and) .+)?"
 _MAKE = rf"{CREATE}|(?:make|write|add)(?= (?:an?|new|another) )"  # "write the file with …" is about code
 NO_FILES_MOVED = (
-    "the editor renames and moves no files; “move NAME to MODULE” takes a function or class to another module, "
-    "“rename NAME to NEW” changes its name, and importers follow"
+    "the editor does not rename or move files; “move NAME to MODULE” moves a function or class to another module, "
+    "“rename NAME to NEW” renames it, and both update its importers"
 )
-CHANGES_ONLY = "the editor changes code and does nothing else; the shell does, and so can an agent with tools"
-FORMATTER = "the editor formats no files; a formatter does, such as `ruff format {}`"
-UNDOES = "`fulgur edit --undo` takes the last written edit back, and so does `/undo` in a session"
+CHANGES_ONLY = "the editor only changes code; for anything else use the shell or an agent with tools"
+FORMATTER = "the editor does not format files; use a formatter, such as `ruff format {}`"
+UNDOES = "`fulgur edit --undo` undoes the last written edit, and so does `/undo` in a session"
 # Verbs, what may follow the file, and the answer.
 _OF_FILES = (
-    (DELETE, _AND, "the editor deletes and empties no files; `rm {}` does, and so can an agent with tools"),
+    (DELETE, _AND, "the editor does not delete or empty files; use `rm {}`, or an agent with tools"),
     (MOVE, _TO, NO_FILES_MOVED),
-    (_MAKE, r"(?: (?:called|named|with|for) .+)?", "the editor makes no files; an agent with tools can"),
-    (SPLIT, _AND + _TO, "the editor splits and merges no files; “move NAME to MODULE” moves what they define"),
+    (_MAKE, r"(?: (?:called|named|with|for) .+)?", "the editor does not create files; an agent with tools can"),
+    (SPLIT, _AND + _TO, "the editor does not split or merge files; “move NAME to MODULE” moves what they define"),
     (RUN, _TO, CHANGES_ONLY),
     (FORMAT, _TO, FORMATTER),
     (UNDO, "", UNDOES),

@@ -69,7 +69,7 @@ class _Spread:
 
     def run(self, home: Module, function: Function) -> Changed:
         if isinstance(function, ast.AsyncFunctionDef):
-            raise RefactorError(f"{function.name} is async already")
+            raise RefactorError(f"{function.name} is already async")
         waiting: list[tuple[Module, Function]] = [(home, function)]
         awaited: dict[int, _Use] = {}
         while waiting:
@@ -89,7 +89,9 @@ class _Spread:
                         waiting.append((use.module, caller))
         if self.stuck:
             places = "; ".join(self.stuck[:5]) + (f"; and {len(self.stuck) - 5} more" if len(self.stuck) > 5 else "")
-            raise RefactorError(f"{function.name} cannot be async without these: {places}", hint="Change them first.")
+            raise RefactorError(
+                f"{function.name} cannot become async because of these: {places}", hint="Change them first."
+            )
         return self._result()
 
     def _result(self) -> Changed:
@@ -151,11 +153,11 @@ class _Spread:
             references = References(self.project, module.path, name)
             for other in references.modules:
                 for line in references.rivals(other) if other.path != module.path else ():
-                    self._stick(other, ast.Pass(lineno=line), f"{name} is defined once more")
+                    self._stick(other, ast.Pass(lineno=line), f"{name} is defined here too")
                 calls, values = references.calls(other)
                 found += [_Use(other, call) for call in calls]
                 for line in values:
-                    self._stick(other, ast.Pass(lineno=line), f"{name} is handed on without being called")
+                    self._stick(other, ast.Pass(lineno=line), f"{name} is used as a value, without a call")
                 self._named_in_strings(other, {f"{dotted}.{name}" for dotted in self._dotted(module)})
                 if other.path in references.homes or references.nodes(other):
                     self._in_formatted(other, name)
@@ -166,7 +168,7 @@ class _Spread:
                 if id(node) in called:
                     found.append(_Use(other, called[id(node)]))
                 else:
-                    self._stick(other, node, f"{name} is handed on without being called")
+                    self._stick(other, node, f"{name} is used as a value, without a call")
             self._in_formatted(other, name)
         return found
 
@@ -179,7 +181,7 @@ class _Spread:
     def _named_in_strings(self, module: Module, names: set[str]) -> None:
         for node in module.source.of(ast.Constant):
             if isinstance(node.value, str) and node.value.replace(":", ".") in names:
-                self._stick(module, node, f"“{node.value}” names it in a string")
+                self._stick(module, node, f"the string “{node.value}” names it")
 
     def _wait(self, use: _Use) -> Function | None:
         """Await a call, or run it with asyncio; returns the caller if that has to become async for it."""

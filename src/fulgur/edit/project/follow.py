@@ -57,7 +57,7 @@ def followed(
     if call.name in SIGNATURE_CALLS:
         return change_signature(root, path, call, at, texts)
     if texts and call.name in ("make_async", "inline_function", "move_symbol"):
-        raise RefactorError("these have to be asked for one by one")
+        raise RefactorError("request these edits separately")
     if call.name == "make_async":
         return make_async_everywhere(root, path, call.args[0].lstrip("@") if call.args else None, at)
     if call.name == "inline_function":
@@ -70,7 +70,7 @@ def followed(
     source = Source(before)
     owner, function = rename_means(source, old, at)
     if texts and (owner is not None or old in module_names(before) or old.rpartition(".")[0]):
-        raise RefactorError("these have to be asked for one by one")
+        raise RefactorError("request these edits separately")
     if owner is not None and function is not None:
         return _rename_both(root, path, owner, old, new)
     if owner is not None:
@@ -84,7 +84,7 @@ def followed(
     gone = class_members(before) - class_members(after)
     if any(name == member for _, name in gone):  # not a local variable of the same name
         if texts:
-            raise RefactorError("these have to be asked for one by one")
+            raise RefactorError("request these edits separately")
         return rename_member_everywhere(root, path, cls or None, member, new, at)
     return None
 
@@ -107,7 +107,7 @@ def _refuse_called(root: Path, before: str, at: tuple[int, int]) -> None:
         for node in module.source.all(ast.Call):
             if head and isinstance(node.func, ast.Attribute) and node.func.attr == head[1]:
                 shown = module.path.relative_to(project.workspace)
-                raise RefactorError(f"{shown}:{node.lineno} calls {head[1]}, and would call its value")
+                raise RefactorError(f"{shown}:{node.lineno} calls {head[1]}(), and would call the property's value")
 
 
 def _refuse_unbound(root: Path, before: str, at: tuple[int, int]) -> None:
@@ -119,7 +119,9 @@ def _refuse_unbound(root: Path, before: str, at: tuple[int, int]) -> None:
             owner = node.value.id if isinstance(node.value, ast.Name) else ""
             if head and node.attr == head[1] and owner[:1].isupper():
                 shown = module.path.relative_to(project.workspace)
-                raise RefactorError(f"{shown}:{node.lineno} takes {head[1]} from the class, and hands it an object")
+                raise RefactorError(
+                    f"{shown}:{node.lineno} uses {head[1]} through the class, and may pass it an object"
+                )
 
 
 def orphans(root: Path, path: Path, before: str, after: str) -> list[str]:
@@ -135,7 +137,7 @@ def orphans(root: Path, path: Path, before: str, after: str) -> list[str]:
                 lines = {alias.lineno for _, alias in references.imports(module) if alias.name == name}
                 lines |= {node.lineno for node in references.attributes(module)}
                 shown = module.path.relative_to(project.workspace)
-                found += [f"{shown}:{line} takes {name} from this file" for line in sorted(lines)]
+                found += [f"{shown}:{line} uses {name} from this file" for line in sorted(lines)]
     return found
 
 

@@ -54,14 +54,14 @@ def _calls(references: References, module: Module, body: _Body) -> list[ast.Call
     calls, values = references.calls(module)
     shown = module.path.name
     if values:
-        raise RefactorError(f"{body.name} is handed on without a call in {shown} line {values[0]}")
+        raise RefactorError(f"{body.name} is used as a value, without a call, in {shown} line {values[0]}")
     if any(body.name in (module.exports() or ()) for _ in all_statements(module.source)):
-        raise RefactorError(f"{shown} offers {body.name} in __all__")
+        raise RefactorError(f"{shown} exports {body.name} in __all__")
     texts = [node.value for node in module.source.of(ast.Constant) if isinstance(node.value, str)]
     if any(re.fullmatch(rf"(?:[\w.]+\.)?{re.escape(body.name)}", text) for text in texts):
         raise RefactorError(f"{shown} names {body.name} in a string")
     if not calls and any(alias.name == body.name for _, alias in references.imports(module)):
-        raise RefactorError(f"{shown} imports {body.name} without calling it, and may pass it on")
+        raise RefactorError(f"{shown} imports {body.name} without calling it, and may re-export it")
     return calls
 
 
@@ -76,7 +76,7 @@ def _imports(references: References, module: Module) -> list[Edit]:
         if alias.name != references.name:
             continue
         if not module.source.alone_on_lines(node) or len(module.source.block_of(node)) == 1:
-            raise RefactorError(f"the import in {module.path.name} line {node.lineno} cannot be taken out")
+            raise RefactorError(f"the import in {module.path.name} line {node.lineno} cannot be removed")
         edit = alias_removal(module.source, node, {alias.asname or alias.name})
         if edit is not None:
             found[id(node)] = edit
@@ -90,17 +90,17 @@ class _Body:
         self.module, self.name, self.source = module, name, module.source
         found = [node for node in self.source.tree.body if getattr(node, "name", None) == name]
         if len(found) != 1 or not isinstance(found[0], ast.FunctionDef):
-            raise RefactorError(f"{module.path.name} has no plain function {name} at its top")
+            raise RefactorError(f"{module.path.name} has no plain function {name} at its top level")
         self.function = found[0]
         args = self.function.args
         if args.vararg or args.kwarg:
             raise RefactorError(f"{name} takes any number of arguments (*)")
         if self.function.decorator_list:
-            raise RefactorError(f"{name} has a decorator, which its calls go through")
+            raise RefactorError(f"{name} has a decorator, which inlining would bypass")
         try:
             first = self.source.body_start(self.function)
         except Unusable:
-            raise RefactorError(f"{name} has no body of its own lines") from None
+            raise RefactorError(f"the body of {name} is not on its own lines") from None
         if first is not self.function.body[-1] or not isinstance(first, ast.Return) or first.value is None:
             raise RefactorError(f"{name} does more than return one value")
         self.value: ast.expr = first.value
@@ -109,11 +109,11 @@ class _Body:
         self.uses = [n for n in ast.walk(self.value) if isinstance(n, ast.Name) and n.id in self.parameters]
         unlike = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
         if any(isinstance(node, unlike) for node in ast.walk(self.value)):
-            raise RefactorError(f"what {name} returns cannot stand elsewhere")
+            raise RefactorError(f"what {name} returns cannot be moved elsewhere")
         if any(isinstance(node, ast.JoinedStr) for node in ast.walk(self.value)) and self.parameters:
             raise RefactorError(f"{name} puts its parameters into an f-string")
         if "#" in self.source.segment(self.value):
-            raise RefactorError(f"a comment stands in what {name} returns")
+            raise RefactorError(f"there is a comment in what {name} returns")
         inner = {n.id for n in ast.walk(self.value) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
         inner |= {n.arg for n in ast.walk(self.value) if isinstance(n, ast.arg)}
         self.inner = inner
@@ -157,10 +157,10 @@ class _Body:
         for name in self.parameters:
             if name not in given:
                 if not isinstance(values.get(name), ast.Constant):
-                    raise RefactorError(f"{where} leaves {name} out, and its default is not a plain value")
+                    raise RefactorError(f"{where} omits {name}, whose default is not a constant")
                 given[name] = values[name]
         if set(given) != set(self.parameters) or len(call.args) > self.positional:
-            raise RefactorError(f"{where} does not fit the parameters")
+            raise RefactorError(f"{where} does not match the parameters")
         return given
 
     def _same_order(self, given: dict[str, ast.expr], where: str) -> None:
@@ -177,10 +177,12 @@ class _Body:
             at = self.source.start(uses[0])
             done = [n for n in ast.walk(self.value) if isinstance(n, ast.Call) and self.source.end(n) <= at]
             if done:
-                raise RefactorError(f"{where} passes an expression for {name} that would be evaluated later than now")
+                raise RefactorError(
+                    f"{where} passes an expression for {name} that would be evaluated later than before"
+                )
             order.append(at)
         if order != sorted(order):
-            raise RefactorError(f"{where} passes expressions that would change their order")
+            raise RefactorError(f"{where} passes expressions that would be evaluated in another order")
 
     def _same_names(self, module: Module, call: ast.Call, where: str) -> None:
         """Refuse unless the free names of the expression mean the same at the call."""
@@ -193,7 +195,7 @@ class _Body:
             else:
                 same = name not in bound and meaning is None and hasattr(builtins, name)
             if not same:
-                raise RefactorError(f"{where} has another {name}, or none")
+                raise RefactorError(f"{name} is another name at {where}, or undefined")
 
 
 def _rendered(body: _Body, module: Module, node: ast.expr, calls: list[ast.Call]) -> str:

@@ -68,7 +68,7 @@ def _must_be_followed(project: Project, result: Changed, old: str) -> None:
     if left and not renamed:
         first = f"{left[0].path.name}:{left[0].line}"
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise RefactorError(f"{first}{more} may use {old} or that of another class: nothing says which")
+        raise RefactorError(f"{first}{more} may use this {old} or that of another class; it is unclear which")
 
 
 def _is_test(project: Project, path: Path) -> bool:
@@ -79,13 +79,13 @@ def _may_be_renamed(project: Project, module: Module, node: ast.ClassDef, old: s
     if new in members(node):
         raise RefactorError(f"{new} already exists in {node.name}")
     if has_keys(node) and old in members(node):
-        raise RefactorError(f"{node.name} is a TypedDict: its keys are strings, and those are not followed")
+        raise RefactorError(f"{node.name} is a TypedDict: its keys are strings, which a rename does not follow")
     for known in map(last_name, node.bases) if old in members(node) else ():
         if hasattr(getattr(builtins, known, None), old):
-            raise RefactorError(f"{node.name}.{old} overrides the one of {known}")
+            raise RefactorError(f"{node.name}.{old} overrides {known}.{old}")
     base = outer_base(project, module, node) if old in members(node) else None
     if base is not None and defined_outside(project, module, old):
-        raise RefactorError(f"{node.name}.{old} may override the one of {base}, which is not of this project")
+        raise RefactorError(f"{node.name}.{old} may override {base}.{old}, which is outside this project")
 
 
 def _edits(module: Module, family: Family, old: str, new: str, *, field: bool, alone: bool) -> set[Edit]:

@@ -65,7 +65,7 @@ class _Move:
     def __init__(self, project: Project, home: Module, name: str, target: Path) -> None:
         self.project, self.home, self.name = project, home, name
         if target == home.path:
-            raise RefactorError(f"{name} is in {target.name} already")
+            raise RefactorError(f"{name} is already in {target.name}")
         self.statement = self._definition()
         self.there = target if target.exists() else None
         there = project.module(target) if self.there else Module(target, "")
@@ -92,7 +92,7 @@ class _Move:
         texts = {path: after for path, (_, after) in result.files.items()}
         if ring := cycle(self.project, texts):
             names = " → ".join(one.name for one in ring)
-            raise RefactorError(f"the modules would import each other in a circle: {names}")
+            raise RefactorError(f"this would create an import cycle: {names}")
         result.unsure.sort()
         return result
 
@@ -113,12 +113,12 @@ class _Move:
         ]
         if len(found) + len(stores) != 1 or len(statements) != 1:
             raise RefactorError(
-                f"{self.home.path.name} has no {self.name} at its top that is defined once",
+                f"{self.home.path.name} does not define {self.name} exactly once at its top level",
                 hint="Functions, classes and constants of a module can be moved.",
             )
         statement = statements[0]
         if isinstance(statement, ast.Assign) and len(statement.targets) != 1:
-            raise RefactorError(f"{self.name} is set together with other names")
+            raise RefactorError(f"{self.name} is assigned together with other names")
         if not source.alone_on_lines(statement):
             raise RefactorError(f"{self.name} shares its line with other code")
         return statement
@@ -142,7 +142,9 @@ class _Move:
         loose = {use.name for use in names.uses if start <= self._at(use.start, use.line) < end
                  and use.scope.resolve(use.name) is None}  # fmt: skip
         if placed := sorted(loose & _PLACED):
-            raise RefactorError(f"{self.name} uses {placed[0]}, which means another file in {self.target_path.name}")
+            raise RefactorError(
+                f"{self.name} uses {placed[0]}, which would mean another file in {self.target_path.name}"
+            )
         if any(isinstance(node, ast.Global) for node in self._inner()):
             raise RefactorError(f"{self.name} sets a global of {self.home.path.name}")
         if any(alias.name == "*" for s in top_imports(source) for alias in s.names) and loose - _builtins():
@@ -159,7 +161,7 @@ class _Move:
         for word in own:
             if not self._plainly_bound(word):
                 raise RefactorError(
-                    f"{self.name} needs {word}, which {self.home.path.name} binds only under a condition"
+                    f"{self.name} needs {word}, which {self.home.path.name} defines only under a condition"
                 )
         return _Needs(imports, own)
 
@@ -258,7 +260,7 @@ class _Move:
                 return dots + ".".join(inner.relative_to(folder).parts)
         roots = [root for root in self.project.roots if inner.is_relative_to(root)]
         if not roots:
-            raise RefactorError(f"{wanted.name} lies where no import reaches it")
+            raise RefactorError(f"{wanted.name} is in no folder that modules are imported from")
         deepest = max(roots, key=lambda root: len(root.parts))
         return ".".join(inner.relative_to(deepest).parts)
 
@@ -330,7 +332,7 @@ class _Move:
             bound.discard(self.name)
             text = apply_edits(text, edits)
         if self.name in bound:
-            raise RefactorError(f"{self.target_path.name} has a {self.name} already")
+            raise RefactorError(f"{self.target_path.name} already has a {self.name}")
         lines = [line for statement in needs.imports for line in self._import_lines(statement)]
         relative = self._style(module)
         for word in needs.own:
@@ -357,7 +359,7 @@ class _Move:
             if statement.level:
                 origin = self.project.imported(self.home.path, statement.level, statement.module)
                 if origin is None:
-                    raise RefactorError(f"where {module} leads is not known")
+                    raise RefactorError(f"the import of {module} cannot be resolved")
                 if self._lives_there(origin, alias):
                     continue
                 module = self._name_for(self.target_path, relative=True, of=origin)

@@ -52,7 +52,9 @@ def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Change
     if defining is None or not defining.usable:
         raise RefactorError(f"{path.name} cannot be read as Python")
     if old not in defining.names.module.bound:
-        raise RefactorError(f"{path.name} does not define {old}", hint="Only names of a module are followed.")
+        raise RefactorError(
+            f"{path.name} does not define {old}", hint="Only module-level names are renamed in other files."
+        )
     return _Rename(References(project, path, old), new).run()
 
 

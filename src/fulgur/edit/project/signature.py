@@ -70,7 +70,9 @@ def change_signature(
             result.files[other.path] = (other.text, _applied(other, edits))
         if values and call.name in _BREAKS_CALLBACKS and required:
             where = f"{other.path.name} line {values[0]}"
-            raise RefactorError(f"{function.name} is handed on in {where}, and may be called with these parameters")
+            raise RefactorError(
+                f"{function.name} is used as a value in {where}, and may be called with these parameters"
+            )
         if call.name != "add_parameter" or len(call.args) == 3:
             lines = [line for line in values if call.name != "rename_parameter" or line not in _decorators(other)]
             result.unsure += [Place(other.path, line, "value", other.source.lines[line - 1].strip()) for line in lines]
@@ -103,7 +105,7 @@ def _change_constructor(
         inherited = {id(n) for n in family.own(other, "__init__") if _heir_of(other, n, heirs)}
         calls = [node for node in other.source.all(ast.Call) if id(node.func) in meant | explicit | inherited]
         if any(id(node.func) in explicit for node in calls) and call.name not in ("rename_parameter", "add_parameter"):
-            raise RefactorError(f"{other.path.name} calls {owner.name}.__init__ through the class")
+            raise RefactorError(f"{other.path.name} calls {owner.name}.__init__ directly")
         edits.setdefault(other.path, set()).update(_edits(call, module.source, function, other.source, calls))
     return _finished(project, edits, result, owner.name)
 
@@ -132,7 +134,7 @@ def _heir_of(module: Module, node: ast.AST, heirs: list[ast.ClassDef]) -> bool:
 def _no_rivals(references: References, other: Module, home: Path) -> None:
     if other.path != home and (lines := references.rivals(other)):
         raise RefactorError(
-            f"{other.path.name} line {lines[0]} defines {references.name} once more", hint="Change that one first."
+            f"{other.path.name} line {lines[0]} defines {references.name} again", hint="Change that one first."
         )
 
 

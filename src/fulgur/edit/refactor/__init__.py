@@ -22,7 +22,7 @@ from fulgur.edit.refactor.extract import extract_function
 from fulgur.edit.refactor.import_to_top import import_to_top
 from fulgur.edit.refactor.local import LOCAL, apply_local
 from fulgur.edit.refactor.local.exact import delete_symbol
-from fulgur.edit.refactor.meaning import told
+from fulgur.edit.refactor.meaning import describe
 from fulgur.edit.refactor.rename import members, rename, rename_member
 from fulgur.edit.refactor.source import FUNCTIONS, Function, Source, Unusable, parse
 from fulgur.text.edit_format import Call
@@ -127,7 +127,7 @@ def _readable(text: str) -> None:
         parse(text)
     except Unusable as error:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        raise RefactorError(f"Python {version}, which Fulgur runs on, cannot read the file: {error}") from None
+        raise RefactorError(f"Python {version}, which Fulgur runs on, cannot parse the file: {error}") from None
 
 
 def _applied(text: str, call: Call, at: Span) -> str:
@@ -138,18 +138,18 @@ def _applied(text: str, call: Call, at: Span) -> str:
         try:
             parse(result)
         except Unusable:
-            raise RefactorError(f"the result of “{told(call)}” would not be Python") from None
+            raise RefactorError(f"the result of “{describe(call)}” would not be valid Python") from None
         return result
     if call.name not in CALLS:
-        raise RefactorError("the model asks for something that does not exist")
+        raise RefactorError("the model asks for a refactoring that does not exist")
     least, most, apply = CALLS[call.name]
     if not least <= len(call.args) <= most:
-        raise RefactorError(f"“{told(call)}” has the wrong number of arguments")
+        raise RefactorError(f"“{describe(call)}” has the wrong number of arguments")
     try:
         result = apply(Source(text), call.args, at)
         parse(result)
     except Unusable as error:
-        raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
+        raise RefactorError(f"“{describe(call)}” cannot be done: {error}") from None
     return result
 
 

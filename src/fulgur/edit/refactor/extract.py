@@ -25,7 +25,7 @@ def extract_function(src: Source, name: str, at: tuple[int, int] | None) -> str:
     """The file with the statements at `at` moved into a new function `name`, and a call of it in their place."""
     check_name(name)
     if at is None:
-        raise RefactorError("it is not said which lines")
+        raise RefactorError("no lines were named")
     statements = _statements(src, at)
     function = src.function_of(statements[0])
     if function is None:
@@ -65,7 +65,9 @@ class _Extract:
         leaves = _leaves(self.statements)
         returns = self._returns()
         if returns and not leaves:
-            raise RefactorError("some of these lines return, and some go on", hint="Take the lines up to a return.")
+            raise RefactorError(
+                "some of these lines return and others continue", hint="Choose lines that end with a return."
+            )
         outputs = [] if leaves else self._outputs(stored)
         inputs = self._inputs(read, stored, outputs)
         owner = self._method_of(inputs)
@@ -75,20 +77,22 @@ class _Extract:
         for statement in self.statements:
             for node in ast.walk(statement):
                 if isinstance(node, (ast.Yield, ast.YieldFrom)) and self._mine(node):
-                    raise RefactorError(f"line {node.lineno} yields: it cannot stand in another function")
+                    raise RefactorError(f"line {node.lineno} yields, so it cannot move to another function")
                 if isinstance(node, (ast.Global, ast.Nonlocal, ast.Delete)):
-                    raise RefactorError(f"line {node.lineno} changes names of another place")
+                    raise RefactorError(f"line {node.lineno} uses `global`, `nonlocal` or `del`")
                 if isinstance(node, ast.Name) and node.id in _LOOK_AROUND:
-                    raise RefactorError(f"{node.id} on line {node.lineno} means the function it stands in")
+                    raise RefactorError(f"{node.id} on line {node.lineno} depends on the enclosing function")
                 if isinstance(node, (ast.Break, ast.Continue)) and not self._loop_inside(node):
-                    raise RefactorError(f"line {node.lineno} leaves a loop outside of these lines")
+                    raise RefactorError(
+                        f"the break or continue on line {node.lineno} is for a loop outside these lines"
+                    )
         if any(isinstance(n, ast.NamedExpr) for s in self.statements for n in ast.walk(s)):
-            raise RefactorError("an assignment inside an expression stands in these lines")
+            raise RefactorError("these lines contain an assignment expression (`:=`)")
         declared = [n for n in ast.walk(self.function) if isinstance(n, (ast.Global, ast.Nonlocal))]
         words = {word for node in declared for word in node.names}
         nodes = [n for s in self.statements for n in ast.walk(s) if isinstance(n, ast.Name)]
         if taken := words & {node.id for node in nodes if not isinstance(node.ctx, ast.Load)}:
-            raise RefactorError(f"{min(taken)} belongs to another place than this function")
+            raise RefactorError(f"{min(taken)} is not local to this function")
 
     def _mine(self, node: ast.AST) -> bool:
         return self.src.function_of(node) is self.function
@@ -210,7 +214,7 @@ class _Extract:
                 raise RefactorError(f"{word} may have no value after these lines")
         for word in inputs:
             if self._captured_inside(word) and self._set_elsewhere(word):
-                raise RefactorError(f"an inner function in these lines uses {word}, which changes outside of them")
+                raise RefactorError(f"an inner function in these lines uses {word}, which changes outside them")
         return inputs
 
     def _reads_first(self, statements: Sequence[ast.stmt], word: str) -> bool:
@@ -305,7 +309,7 @@ class _Extract:
         if owner is None or not args or not plain or args[0].arg not in inputs or args[0].arg in self._stored():
             if any(isinstance(n, ast.Attribute) and n.attr.startswith("__") and not n.attr.endswith("__")
                    for s in self.statements for n in ast.walk(s)):  # fmt: skip
-                raise RefactorError("a private name of the class stands in these lines")
+                raise RefactorError("these lines use a private name of the class")
             return None
         inputs.remove(args[0].arg)
         return owner
@@ -314,10 +318,10 @@ class _Extract:
         src, unit = self.src, self.src.unit
         own = [*self.function.args.posonlyargs, *self.function.args.args][0].arg if owner is not None else ""
         if owner is not None and self.name in members(owner):
-            raise RefactorError(f"{owner.name} has a {self.name} already")
+            raise RefactorError(f"{owner.name} already has a {self.name}")
         taken = hasattr(builtins, self.name) or any(use.name == self.name for use in self.names.uses)
         if owner is None and taken:
-            raise RefactorError(f"{self.name} is a name in this file already")
+            raise RefactorError(f"{self.name} is already a name in this file")
         margin = src.indent(self.function) if owner is not None else ""
         waits = any(
             isinstance(n, (ast.Await, ast.AsyncFor, ast.AsyncWith)) and self._mine(n)
@@ -371,11 +375,11 @@ class _Extract:
             if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno
         ]
         if inner:
-            raise RefactorError(f"the text on line {inner[0].lineno} goes over several lines and would change")
+            raise RefactorError(f"the string on line {inner[0].lineno} spans several lines and would change")
         lines = []
         for line in text.split("\n"):
             if line.strip() and not line.startswith(old):
-                raise RefactorError("the lines are indented in more than one way")
+                raise RefactorError("the lines are indented inconsistently")
             lines.append(margin + line[len(old) :] if line.strip() else line)
         return "\n".join(lines)
 

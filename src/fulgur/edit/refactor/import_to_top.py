@@ -54,11 +54,13 @@ def _may_move(src: Source, statement: Import) -> None:
     module = module_of(statement)
     known = {module_of(top).split(".")[0] for top in top_imports(src)}
     if module.startswith(".") or module.split(".")[0] not in {*sys.stdlib_module_names, *known}:
-        raise RefactorError(f"{module} may import this file: at the top that could be a circle")
+        raise RefactorError(f"{module} may import this file: at the top that could be an import cycle")
     if len(src.block_of(statement)) == 1 or not src.alone_on_lines(statement) or src.has_comment(statement):
-        raise RefactorError(f"the import on line {statement.lineno} does not stand alone")
+        raise RefactorError(
+            f"the import on line {statement.lineno} is alone in its block, shares its line or has a comment"
+        )
     if any(isinstance(above, (ast.Try, ast.If)) for above in src.ancestors(statement)):
-        raise RefactorError(f"the import on line {statement.lineno} is made only sometimes")
+        raise RefactorError(f"the import on line {statement.lineno} is conditional")
     for top in src.tree.body:
         taken = {node.id for node in ast.walk(top) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         named = getattr(top, "name", "")

@@ -62,7 +62,7 @@ def add_import(src: Source, words: tuple[str, ...]) -> str:
     for other in imports:
         same = type(other) is type(statement) and module_of(other) == module_of(statement)
         if same and {ast.dump(a) for a in statement.names} <= {ast.dump(a) for a in other.names}:
-            raise RefactorError(f"{line!r} is there already (line {other.lineno})")
+            raise RefactorError(f"{line!r} is already there (line {other.lineno})")
     mine = [other for other in imports if group(other) == group(statement)]
     before = [other for other in mine if sort_key(other) <= sort_key(statement)]
     if before:
@@ -103,7 +103,7 @@ def _without_lines(src: Source, statement: Import, unwanted: list[ast.alias]) ->
     lines = src.text[first:last].splitlines(keepends=True)
     for alias in unwanted:
         if src.lines[alias.lineno - 1].strip().rstrip(",") != src.segment(alias):
-            raise RefactorError(f"line {alias.lineno} has more than {alias.name}", hint="Remove the name by hand.")
+            raise RefactorError(f"line {alias.lineno} contains more than {alias.name}", hint="Remove the name by hand.")
         lines[alias.lineno - statement.lineno] = ""
     return Edit(first, last, "".join(lines))
 
@@ -158,7 +158,7 @@ def sort_imports(src: Source) -> str:
             final = "\n" if src.text[end - 1] == "\n" else ""
             edits.append(Edit(src.whole_lines(run[0])[0], end, joined + final))
     if not edits:
-        raise RefactorError("the imports are sorted already")
+        raise RefactorError("the imports are already sorted")
     return apply_edits(src.text, edits)
 
 
@@ -195,7 +195,7 @@ def extract_constant(src: Source, value: str, name: str, at: tuple[int, int] | N
         if same and start <= src.start(node) < end and not isinstance(statement, ast.Expr):
             edits.append(Edit(*src.span(node), name))
     if not edits:
-        raise RefactorError(f"{value} does not stand there")
+        raise RefactorError(f"{value} was not found here")
     return apply_edits(src.text, [*edits, _below_imports(src, f"{name} = {value}")])
 
 
@@ -220,14 +220,14 @@ def _variable_to_constant(src: Source, old: str, name: str, at: tuple[int, int] 
     try:
         value = ast.literal_eval(statement.value)
     except ValueError:
-        raise RefactorError(f"{old} is not a literal") from None
+        raise RefactorError(f"the value of {old} is not a literal") from None
     uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == old]
     reading = [node for node in uses if isinstance(node.ctx, ast.Load)]
     inner = any(function is not f and old in {n.id for n in ast.walk(f) if isinstance(n, ast.Name)}
                 for f in ast.walk(function) if isinstance(f, FUNCTIONS))  # fmt: skip
     shared = isinstance(value, (list, dict, set)) and not all(_only_read(src, node) for node in reading)
     if len(uses) != len(reading) + 1 or inner or shared or not src.alone_on_lines(statement):
-        raise RefactorError(f"{old} may be changed, and cannot be a constant")
+        raise RefactorError(f"{old} may change, so it cannot be a constant")
     margin = src.text[src.line_start(statement.lineno) : src.start(statement)]
     value_text = src.text[src.end(statement.targets[0]) : src.end(statement)].lstrip().removeprefix("=").lstrip()
     text = value_text.replace(f"\n{margin}", "\n")

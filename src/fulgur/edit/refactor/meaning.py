@@ -10,7 +10,7 @@ from fulgur.text.edit_format import Call
 MEANINGS: dict[str, tuple[str, str]] = {
     "rename": ("rename {0} to {1}", "rename renaming renamed name names named call called better"),
     "rename_parameter": (
-        "rename the parameter {1} of {0} to {2}, with the calls that name it",
+        "rename the parameter {1} of {0} to {2}, also in calls that pass it by name",
         "rename renaming renamed name named call called better",
     ),
     "add_parameter": (
@@ -23,7 +23,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "keyword keywords pass arguments args name explicit calling",
     ),
     "extract_constant": (
-        "give {0} the name {1}, as a constant",
+        "extract {0} into the constant {1}",
         "extract constant module level magic number pull move",
     ),
     "extract_function": (
@@ -31,13 +31,13 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "extract function method helper pull out move lines own separate into called named",
     ),
     "move_symbol": ("move {0} to {1}, with its imports", "move module file put into"),
-    "inline_function": ("put what {0} returns in place of every call of it", "inline function everywhere calls"),
+    "inline_function": ("replace every call of {0} with what it returns", "inline function everywhere calls"),
     "delete_symbol": ("delete {0}", "function method class"),
     "add_import": ("add `{0:}`", "add import missing from module"),
     "remove_import": ("remove the import of {0}", "unused import imports"),
-    "remove_unused_imports": ("remove the imports that are not used", "unused import imports clean cleanup up"),
+    "remove_unused_imports": ("remove the unused imports", "unused import imports clean cleanup up"),
     "sort_imports": ("sort the imports", "sort sorted order import imports isort alphabetically organize organise"),
-    "is_none": ("compare with None by `is`", "compare comparison comparing None is identity == != E711 equality"),
+    "is_none": ("compare with None using `is`", "compare comparison comparing None is identity == != E711 equality"),
     "not_in": ("write `not in` and `is not`", "not in is E713 E714"),
     "use_isinstance": (
         "use isinstance instead of comparing types",
@@ -57,7 +57,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "drop_keys": ("iterate without .keys()", "keys .keys() iterate iterating"),
     "use_in": (
-        "replace the comparisons by one `in`",
+        "replace the comparisons with one `in`",
         "in membership tuple comparisons compare or equality chain single",
     ),
     "augmented_assignment": (
@@ -87,7 +87,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "early_return": ("return early", "early return guard clause nesting flatten invert indent exit"),
     "remove_else_return": (
-        "remove the else after a branch that leaves",
+        "remove the else after a branch that exits",
         "else elif return returns raise raises continue break redundant unnecessary needless useless "
         "superfluous branch after need flatten unindent",
     ),
@@ -105,7 +105,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "ternary conditional expression expand if else unfold",
     ),
     "use_dict_get": ("look the key up with .get()", "dict.get get .get() lookup look key default dict"),
-    "use_with": ("close the file with a with statement", "with statement context manager close open file block"),
+    "use_with": ("open the file in a with statement", "with statement context manager close open file block"),
     "use_comprehension": ("use a comprehension", "comprehension list dict set loop append turn convert"),
     "use_enumerate": ("use enumerate", "enumerate index counter range len loop"),
     "use_items": ("iterate over .items()", "items .items() key keys value values iterate loop dict lookup"),
@@ -115,9 +115,9 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "return directly directly variable temp temporary pointless useless unnecessary needed extra "
         "intermediate assign assignment right away",
     ),
-    "inline": ("put the value of {0} in its place", "inline variable temp local once"),
+    "inline": ("replace {0} with its value", "inline variable temp local once"),
     "extract_variable": (
-        "give {1:} the name {0}, as a variable",
+        "extract {1:} into the variable {0}",
         "extract variable local pull name introduce assign store",
     ),
     "add_await": ("await {0}", "await missing async call coroutine"),
@@ -183,7 +183,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "add docstring docs doc document documentation describe write missing short one-line saying",
     ),
     "remove_docstring": ("remove the docstring", "docstring doc docs documentation"),
-    "replace_text": ("replace `{0}` by `{1}`", "replace typo fix change"),
+    "replace_text": ("replace `{0}` with `{1}`", "replace typo fix change"),
     "change_base": ("derive {0} from {1}", "base derive inherit subclass class"),
     "catch_also": ("catch {0} too", "catch also too well handle"),
     "use_generator": ("pass a generator instead of a list", "generator list comprehension expression"),
@@ -191,7 +191,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "flatten_elif": ("write if instead of elif", "elif if plain"),
     "return_if": ("return {1:} when {0}", "return early when if unless"),
     "delete_statement": ("delete the statement `{0}`", "line statement"),
-    "unwrap_call": ("take {0}() away from around its argument", "around call wrapper needed"),
+    "unwrap_call": ("remove the {0}() call around its argument", "around call wrapper needed"),
     "set_message": ("change the error message to \"{0}\"", "error message exception text change"),
     "lambda_to_def": ("write the lambda as a function", "lambda def function"),
     "add_base": ("derive {0} from {1} too", "base derive inherit subclass class also too"),
@@ -201,24 +201,24 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "remove_decorator": ("remove the decorator @{0}", "decorator"),
     "make_static": ("make it a static method, without self", "static staticmethod method"),
     "accept_type": ("accept {0} too", "accept support allow also too type"),
-    "extract_parameter": ("make {0} a parameter, {1}", "parameter argument configurable"),
+    "extract_parameter": ("make {0} a parameter named {1}", "parameter argument configurable"),
     "remove_return_type": ("remove the return type", "return type annotation hint"),
-    "remove_variable": ("remove the variable {0}, which nobody reads", "unused variable"),
+    "remove_variable": ("remove the unused variable {0}", "unused variable"),
     "wrap_value": ("pass {1} to {0}()", "wrap call"),
     "only_return": ("return {0} and nothing else", "return just"),
-    "remove_item": ("take {1:} out of {0}", "remove item entry key from"),
+    "remove_item": ("remove {1:} from {0}", "remove item entry key from"),
     "set_entry": ("set {1} in {0} to {2:}", "set change entry key value"),
     "remove_comment": ("remove the comment with “{1:}”", "comment comments"),
-    "remove_dead_code": ("remove the code that is commented out", "comment commented out code dead"),
+    "remove_dead_code": ("remove the commented-out code", "comment commented out code dead"),
     "add_comment": ("add the comment \"{0}\"", "comment add"),
     "assert_to_raise": ("raise {0} instead of asserting", "assert raise"),
-    "instead_of_pass": ("{0:} in the except, instead of pass", "pass except swallow ignore"),
+    "instead_of_pass": ("{0:} instead of pass in the except", "pass except swallow ignore"),
     "message_with": ("put the value of {0} into the error message", "message error include show"),
     "log_level": ("log at the level {0}", "log level"),
     "return_condition": ("return the condition itself", "return condition boolean"),
     "use_yield_from": ("use yield from", "yield from loop"),
     "use_suppress": ("use contextlib.suppress", "suppress contextlib try except pass"),
-    "membership_in": ("look it up in a {0}", "tuple set list membership"),
+    "membership_in": ("test membership in a {0}", "tuple set list membership"),
     "join_strings": ("join the parts of the strings", "join string parts"),
     "raw_strings": ("use raw strings for the patterns", "raw string regex pattern"),
     "remove_parentheses": ("remove the parentheses", "parentheses parens brackets"),
@@ -229,27 +229,27 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "remove_try": ("remove the try around it", "try except catch"),
     "swap_arguments": ("swap the arguments of {0}", "swap arguments"),
     "annotate_variable": ("annotate the variable {0} as {1:}", "annotate variable type"),
-    "plain_placeholders": ("take str() out of the f-strings", "str f-string"),
+    "plain_placeholders": ("remove str() from the f-strings", "str f-string"),
     "unwrap_lambda": ("pass the function itself instead of a lambda", "lambda pointless"),
-    "drop_u": ("drop the u of the strings", "u prefix string"),
+    "drop_u": ("drop the u prefix of the strings", "u prefix string"),
     "change_operator": ("write {1} instead of {0}", "comparison operator"),
     "set_docstring": ("change the docstring to \"{0:}\"", "docstring"),
-    "store_parameter": ("keep {0} as self.{1}", "store attribute"),
+    "store_parameter": ("store {0} as self.{1}", "store attribute"),
     "literal_kind": ("make {0} a {1}", "tuple list set"),
     "remove_base": ("no longer derive {0} from {1}", "base inherit"),
-    "merge_isinstance": ("test the types in one isinstance", "isinstance tuple one single merge"),
+    "merge_isinstance": ("merge the isinstance calls into one", "isinstance tuple one single merge"),
     "and_or": ("write `and` … `or` as a conditional expression", "ternary conditional expression and or"),
     "while_true": ("write `while True`", "while True 1"),
-    "drop_exception_name": ("drop the name of the exception, which nobody reads", "as unused exception"),
+    "drop_exception_name": ("drop the unused name of the exception", "as unused exception"),
     "iterate_file": ("iterate over the file itself", "iterate readlines file"),
     "variable_to_parameter": ("make the variable {0} a parameter", "parameter argument"),
-    "add_method": ("add {1} to {0}, of {2:}", "add method repr eq hash slots"),
-    "split_imports": ("write one import a line", "split imports line"),
-    "keyword_only": ("make {1:} keyword-only in {0}, with the calls", "keyword only keyword-only"),
+    "add_method": ("add {1} to {0}, using {2:}", "add method repr eq hash slots"),
+    "split_imports": ("write one import per line", "split imports line"),
+    "keyword_only": ("make {1:} keyword-only in {0}, and pass it by name in calls", "keyword only keyword-only"),
 }  # fmt: skip
 
 
-def told(call: Call) -> str:
+def describe(call: Call) -> str:
     """What a call does, in words for the user."""
     template, args, where = MEANINGS[call.name][0], call.args, ""
     if args and args[0].startswith("@") and call.name != "add_decorator":
@@ -266,8 +266,8 @@ def told(call: Call) -> str:
     if call.name == "raise_from" and args == ("None",):
         return "raise it `from None`"
     if call.name == "add_method" and len(args) > 2:
-        unhashed = " (without a __hash__ its objects can be in no set any more)" if args[1] == "__eq__" else ""
-        return f"add {args[1]} to {args[0]}, of {', '.join(args[2:])}{unhashed}"
+        unhashed = " (without a __hash__, its objects become unhashable)" if args[1] == "__eq__" else ""
+        return f"add {args[1]} to {args[0]}, using {', '.join(args[2:])}{unhashed}"
     if call.name == "return_if" and len(args) == 1:
         return f"return when {args[0]}"
     if call.name == "make_async" and call.args:

@@ -92,7 +92,7 @@ def append_item(src: Source, opening: int, item: str) -> Edit:
     inner = src.text[opening + 1 : close]
     stripped = inner.rstrip()
     if "#" in inner[len(stripped) :] or re.search(r"#[^\n\"']*$", stripped):
-        raise RefactorError(f"line {src.line_of(close)}: a comment stands where the argument would go")
+        raise RefactorError(f"line {src.line_of(close)}: a comment is where the argument would go")
     end = opening + 1 + len(stripped)
     if not stripped:
         return Edit(opening + 1, close, item)
@@ -163,7 +163,9 @@ def add_at_calls(src: Source, calls: list[ast.Call], word: str, value: str) -> l
     """Pass `word=value` in every one of these calls."""
     for call in calls:
         if len(call.args) == 1 and not call.keywords and isinstance(call.args[0], ast.GeneratorExp):
-            raise RefactorError(f"the call on line {call.lineno} passes a bare generator", hint="Put it in brackets.")
+            raise RefactorError(
+                f"the call on line {call.lineno} passes a bare generator", hint="Put it in parentheses."
+            )
     return [append_item(src, call_opening(src, call), f"{word}={value}") for call in calls]
 
 
@@ -182,7 +184,9 @@ def parameter_spans(src: Source, function: Function) -> list[tuple[str, tuple[in
     """Name and text span (annotation and default included) of each parameter, in order; refuses star parameters."""
     args = function.args
     if args.vararg or args.kwarg or args.posonlyargs or args.kwonlyargs:
-        raise RefactorError(f"{function.name} has star or keyword-only parameters", hint="Change its head by hand.")
+        raise RefactorError(
+            f"{function.name} has star or keyword-only parameters", hint="Change its signature by hand."
+        )
     values = [None] * (len(args.args) - len(args.defaults)) + list(args.defaults)
     spans = []
     for arg, default in zip(args.args, values, strict=True):
@@ -300,10 +304,12 @@ def _star_before(src: Source, function: Function, chosen: tuple[str, ...]) -> Ed
     words = [arg.arg for arg in args.args]
     if missing := [word for word in chosen if word not in words]:
         only = {arg.arg for arg in args.kwonlyargs}
-        told = "is keyword-only already" if missing[0] in only else f"is no parameter of {function.name}"
+        told = "is already keyword-only" if missing[0] in only else f"is not a parameter of {function.name}"
         raise RefactorError(f"{missing[0]} {told}")
     if args.vararg or args.kwonlyargs:
-        raise RefactorError(f"{function.name} has a star in its head already", hint="Change its head by hand.")
+        raise RefactorError(
+            f"{function.name} already has a star in its signature", hint="Change its signature by hand."
+        )
     if set(words[-len(chosen) :]) != set(chosen):
         last = next(word for word in words[::-1] if word not in chosen)
         first = next(word for word in words if word in chosen)

@@ -111,7 +111,9 @@ def member_classes(src: Source, name: str, owner: str | None, at: tuple[int, int
     if not having and owner and all(node.name != owner for node in classes):
         raise RefactorError(f"{owner}.{name} is not defined in this file, so it cannot be renamed here")
     if not having and not owner and re.search(rf"\b{re.escape(name)}\b", src.text):
-        raise RefactorError(f"{name} is not defined here, or in several places", hint="Name the function it is in.")
+        raise RefactorError(
+            f"{name} is not defined here, or is defined in several places", hint="Name the function it is in."
+        )
     if not having:
         raise RefactorError(f"there is no {owner + '.' if owner else ''}{name} in this file")
     family = {node.name for node in having} | {c.name for node in having for c in with_subclasses(src, node)}
@@ -200,7 +202,5 @@ def slot_edits(src: Source, statement: ast.AST, old: str, new: str) -> set[Edit]
 def attribute_edit(src: Source, node: ast.Attribute, new: str) -> Edit:
     end = src.end(node)
     if src.text[end - len(node.attr) : end] != node.attr:
-        raise RefactorError(
-            f"{node.attr} on line {node.lineno} cannot be renamed safely", hint="It stands in an f-string."
-        )
+        raise RefactorError(f"{node.attr} on line {node.lineno} cannot be renamed safely", hint="It is in an f-string.")
     return Edit(end - len(node.attr), end, new)

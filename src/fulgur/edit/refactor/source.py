@@ -69,7 +69,7 @@ class Source:
 
     def __init__(self, text: str, path: str = "file.py") -> None:
         if "\r" in text or "\f" in text or "\0" in text:
-            raise Unusable("it has characters that end lines in more than one way")
+            raise Unusable("the file contains carriage returns, form feeds or null characters")
         self.text = text
         self.path = path
         self.wrapper: ast.If | None = None  # of indented lines, see `Piece`
@@ -220,7 +220,7 @@ class Source:
         """The first statement after the docstring; the body must be on its own lines."""
         body = function.body[1:] if self.docstring(function) else function.body
         if not body or body[0].lineno == function.lineno or not self.alone_on_lines(body[0]):
-            raise Unusable("no body")
+            raise Unusable("the body of the function is not on its own lines")
         return body[0]
 
     @functools.cached_property
@@ -248,7 +248,7 @@ class Source:
             elif levels > 0:
                 moved.append(self.unit * levels + line)
             elif not line.startswith(self.unit * -levels):
-                raise Unusable("cannot move to the left")
+                raise Unusable("its lines cannot be dedented")
             else:
                 moved.append(line[len(self.unit) * -levels :])
         return "\n".join(moved)

@@ -80,12 +80,12 @@ def call_objection(call: Call, instruction: str, file: str) -> str | None:
         if wanted != renamed:
             return f"it would rename {' to '.join(wanted)}"
     if call.name.startswith("add_") and re.match(REMOVING, instruction.strip(), re.IGNORECASE):
-        return "it would add what is to be taken away"
+        return "it would add something, although the instruction removes something"
     known = set(words(instruction))
     if call.name in ("rename", "rename_parameter", "extract_constant") and call.args and call.args[-1] not in known:
-        return f"{call.args[-1]} is not a name the instruction gives"
+        return f"the instruction does not mention the name {call.args[-1]}"
     if call.name == "extract_variable" and call.args and call.args[0] not in known:
-        return f"{call.args[0]} is not a name the instruction gives"
+        return f"the instruction does not mention the name {call.args[0]}"
     known |= set(words(file)) | set(dir(builtins)) | set(keyword.kwlist) | USUAL | CALL_WORDS
     free = call.name == "add_docstring"  # its text is the model's own
     for argument in call.args:

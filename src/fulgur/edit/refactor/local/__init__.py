@@ -57,7 +57,7 @@ from fulgur.edit.refactor.local import (
     variables,
 )
 from fulgur.edit.refactor.local.piece import Piece, Refactoring
-from fulgur.edit.refactor.meaning import told
+from fulgur.edit.refactor.meaning import describe
 from fulgur.edit.refactor.source import Unusable, apply_edits, parse_region
 from fulgur.text.edit_format import Call
 
@@ -178,21 +178,21 @@ def apply_local(region: str, call: Call, below: str = "", above: str = "") -> st
     """The region after the refactoring; RefactorError when it cannot be done exactly or there is nothing to do."""
     least, most, refactor = LOCAL[call.name]
     if not least <= len(call.args) <= most:
-        raise RefactorError(f"“{told(call)}” has the wrong number of arguments")
+        raise RefactorError(f"“{describe(call)}” has the wrong number of arguments")
     try:
         piece = Piece(region, below, above)
         edits = refactor(piece, call.args)
         changed = apply_edits(piece.text, edits)[len(piece.shift) :]
     except Unusable as error:
-        raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
+        raise RefactorError(f"“{describe(call)}” cannot be done: {error}") from None
     except (ValueError, IndexError, RecursionError):
-        raise RefactorError(f"“{told(call)}” cannot be done here") from None
+        raise RefactorError(f"“{describe(call)}” cannot be done here") from None
     if changed == region:
-        raise RefactorError(f"“{told(call)}” changes nothing here")
+        raise RefactorError(f"“{describe(call)}” changes nothing here")
     try:
         parse_region(changed)
     except Unusable:
-        raise RefactorError(f"the result of “{told(call)}” would not be Python") from None
+        raise RefactorError(f"the result of “{describe(call)}” would not be valid Python") from None
     return changed
 
 

@@ -29,7 +29,7 @@ def comments(src: Piece) -> list[Comment]:
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(src.text).readline))
     except (tokenize.TokenError, SyntaxError, IndentationError):
-        raise Unusable("its comments cannot be told from its code") from None
+        raise Unusable("the code cannot be tokenized") from None
     found: list[Comment] = []
     for token in tokens:
         line, column = token.start
@@ -101,7 +101,7 @@ def add_comment(src: Piece, args: tuple[str, ...]) -> Edits:
     """`add_comment TEXT [CODE]`: above the only line that begins with CODE, or at the start of the function."""
     text = re.sub(r"^#\s*", "", args[0]).strip()
     if "\n" in text or not text:
-        raise RefactorError("a comment is one line")
+        raise RefactorError("a comment must be one non-empty line")
     if len(args) > 1:
         begins = [n for n, line in enumerate(src.lines, 1) if line.strip().startswith(args[1])]
         line = only(begins, f"line that begins with {args[1]}")

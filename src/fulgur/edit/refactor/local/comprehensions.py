@@ -37,7 +37,7 @@ def from_call(src: Piece, node: ast.Call) -> Edits:
     if kind in bindings(src):
         raise RefactorError(f"{kind} means something else in this file")
     if "#" in src.segment(node):
-        raise RefactorError("a comment stands there")
+        raise RefactorError("a comment is in the way")
     start, end = src.start(given) + 1, src.end(given) - 1  # without its own brackets, which may be those of the call
     inner = src.text[start:end].strip()
     if kind == "dict":
@@ -91,11 +91,11 @@ def comprehension(src: Piece, node: ast.For) -> Edits | None:
     block = src.block_of(node)
     between = block[block.index(before) + 1 : block.index(node)]
     if _reads_so_far(node, name):
-        raise RefactorError(f"the loop may read what is in {name} so far")
+        raise RefactorError(f"the loop may read {name} while filling it")
     if _seen_unfinished(src, before, node, name):
-        raise RefactorError(f"after an exception {name} would not hold what it holds so far")
+        raise RefactorError(f"after an exception, {name} would lose the items added so far")
     if _leaks(src, node):
-        raise RefactorError("the variable of the loop is used after it")
+        raise RefactorError("the loop variable is used after the loop")
     if between and not _can_wait(src, before, between, name):
         return None
     clause = f"for {src.segment(node.target)} in {src.segment(node.iter)}"

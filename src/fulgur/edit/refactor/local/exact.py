@@ -26,7 +26,7 @@ def replace_text(src: Piece, args: tuple[str, ...]) -> Edits:
     old, new = args
     found = places_of(src.text, old)
     if not found:
-        raise RefactorError(f"{old} does not stand there")
+        raise RefactorError(f"{old} was not found here")
     return [Edit(at, at + len(old), new) for at in found]
 
 
@@ -40,7 +40,7 @@ def raise_if(src: Piece, args: tuple[str, ...]) -> Edits:
     classes = {word for word in names_in(test) if word.lstrip("_")[:1].isupper()}  # `isinstance(x, Version)`
     known = parameters | set(dir(builtins)) | classes if function else names_in(ast.Module(body, []))
     if missing := sorted(names_in(test) - known):
-        raise RefactorError(f"{missing[0]} is no parameter of {function.name if function else 'this function'}")
+        raise RefactorError(f"{missing[0]} is not a parameter of {function.name if function else 'this function'}")
     wrong = condition.rpartition(" is not None and ")[2]  # what the user said, without the None test added for it
     message = repr(f"{wrong} is not allowed") if '"' in wrong else f'"{wrong} is not allowed"'
     if found := re.fullmatch(r"not isinstance\((\w+), ([\w.]+)\)", wrong):
@@ -64,11 +64,11 @@ def change_base(src: Piece, args: tuple[str, ...]) -> Edits:
     if new:
         return [Edit(*src.span(base), new)]
     if len(node.bases) > 1 or node.keywords:
-        raise RefactorError(f"{node.name} has more than this base")
+        raise RefactorError(f"{node.name} has other bases or keywords too")
     head = src.text[src.start(node) : src.line_start(src.first_line(node.body[0]))]
     match = re.search(rf"class\s+{re.escape(node.name)}(\s*\([^()]*\))", head)
     if match is None:
-        raise RefactorError(f"the head of {node.name} is not plain")
+        raise RefactorError(f"the class line of {node.name} is too complex")
     start = src.start(node)
     return [Edit(start + match.start(1), start + match.end(1), "")]
 
@@ -85,7 +85,7 @@ def catch_also(src: Piece, args: tuple[str, ...]) -> Edits:
     assert kind is not None
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
     if new in [dotted(one) for one in kinds]:
-        raise RefactorError(f"{new} is caught there already")
+        raise RefactorError(f"{new} is already caught there")
     end = src.end(kinds[-1])
     if isinstance(kind, ast.Tuple):
         return [Edit(end, end, f", {new}")]
@@ -129,7 +129,7 @@ def flatten_elif(src: Piece, args: tuple[str, ...]) -> Edits:
         leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
         if leaves and (wanted is None or ast.dump(inner.test) == wanted):
             found.append((node, inner))
-    node, inner = only(found, "elif after a branch that leaves")
+    node, inner = only(found, "elif after a branch that exits")
     if src.text.startswith("elif", src.start(node)):
         raise RefactorError("the branch before it is an elif too")
     start = src.start(inner)

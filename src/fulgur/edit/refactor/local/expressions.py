@@ -238,7 +238,7 @@ def change_operator(src: Piece, args: tuple[str, ...]) -> Edits:
     """`change_operator OLD NEW`: changes the only comparison with this operator."""
     old, new = args
     if old not in _COMPARISONS or new not in _COMPARISONS:
-        raise RefactorError(f"{old} or {new} is no comparison")
+        raise RefactorError(f"{old} or {new} is not a comparison operator")
     found = []
     for node in src.of(ast.Compare):
         sides = [node.left, *node.comparators]
@@ -248,7 +248,7 @@ def change_operator(src: Piece, args: tuple[str, ...]) -> Edits:
     start, end = only(found, f"comparison with {old}")
     between = src.text[start:end]
     if between.count(old) != 1:
-        raise RefactorError("the comparison is not plain")
+        raise RefactorError("the comparison is too complex")
     return [Edit(start, end, between.replace(old, new))]
 
 
@@ -260,7 +260,7 @@ def raise_from(src: Piece, args: tuple[str, ...]) -> Edits:
         bare = caught or bare
         cause = only(bare, "raise without a cause").exc
         if cause is None or not args[0].isidentifier():
-            raise Unusable("no name of a cause")
+            raise Unusable("the cause is not a name")
         return [Edit(src.end(cause), src.end(cause), f" from {args[0]}")]
     edits = {}
     for handler in src.of(ast.ExceptHandler):
@@ -299,7 +299,7 @@ def remove_comments(src: Source, args: tuple[str, ...]) -> Edits:
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(src.text).readline))
     except (tokenize.TokenError, SyntaxError, IndentationError):
-        raise Unusable("its comments cannot be told from its code") from None
+        raise Unusable("the code cannot be tokenized") from None
     edits = []
     for token in tokens:
         line = token.start[0]

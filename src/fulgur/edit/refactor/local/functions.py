@@ -43,7 +43,7 @@ def first_in(src: Piece, function: Function | None) -> tuple[int, str, list[ast.
         first = src.top[1] if len(src.top) > 1 and src.docstring(ast.Module(src.top, [])) else src.top[0]
         body = src.top[src.top.index(first) :]
     if not src.alone_on_lines(first):
-        raise Unusable("statements share a line")
+        raise Unusable("two statements share a line")
     return src.line_start(src.first_line(first)), src.text[src.line_start(first.lineno) : src.start(first)], body
 
 
@@ -65,7 +65,7 @@ def insert_first(src: Piece, function: Function | None, lines: list[str], test: 
     if isinstance(given, ast.Return) and wanted.startswith("return") and src.segment(given) != wanted:
         return [Edit(*src.span(given), wanted)]  # the guard exists, but returns another value
     if any(ast.dump(check) == dump for check in checks):
-        raise RefactorError(f"{test} is tested there already")
+        raise RefactorError(f"{test} is already tested there")
     return [Edit(at, at, "".join(f"{indent}{line}\n" for line in lines))]
 
 
@@ -74,7 +74,7 @@ def guard_none(src: Piece, args: tuple[str, ...]) -> Edits:
     function, (name, action, *more) = aimed(src, args)
     check_known(src, function, name)
     if not more or action not in ("raise", "return"):
-        raise RefactorError("a guard raises or returns something")
+        raise RefactorError("a guard has to raise or return something")
     value = " ".join(more)
     expression(value)
     does = f'raise {value}("{name} must not be None")' if action == "raise" else f"return {value}"
@@ -100,7 +100,7 @@ def log_entry(src: Piece, args: tuple[str, ...]) -> Edits:
     at, indent, body = first_in(src, function)
     first = src.segment(body[0])
     if re.match(rf"{re.escape(logger)}\.\w+\(", first):
-        raise RefactorError("the function begins with a log line already")
+        raise RefactorError("the function already begins with a log line")
     if not re.fullmatch(r"[\w.]+", logger) or not level.isidentifier():
         raise RefactorError(f"{logger}.{level} is not a logger's method")
     what = f"{function.name} called" if function else "called"
@@ -115,7 +115,7 @@ def wrap_body(src: Piece, args: tuple[str, ...]) -> Edits:
     expression(value)
     at, indent, body = first_in(src, function)
     if not src.movable(body) or isinstance(body[0], ast.Try) or (function is None and not src.ends_block):
-        raise RefactorError("the body is in a try already, or cannot be moved")
+        raise RefactorError("the body is already in a try, or cannot be moved")
     end = src.whole_lines(body[-1])[1]
     text = src.reindent(at, end, 1)
     text += "" if text.endswith("\n") else "\n"
@@ -145,7 +145,7 @@ def head_end(src: Piece, function: Function) -> tuple[int, int]:
                 return closed, at
     except (tokenize.TokenError, SyntaxError, IndentationError):
         pass
-    raise Unusable("the head of the function cannot be read")
+    raise Unusable("the signature of the function cannot be read")
 
 
 def annotation_edits(src: Piece, function: Function, arg: ast.arg, kind: str) -> Edits:
@@ -157,7 +157,7 @@ def annotation_edits(src: Piece, function: Function, arg: ast.arg, kind: str) ->
     if default is None:
         return [Edit(at, at, f": {kind}")]
     if not re.fullmatch(r"\s*=\s*", src.text[at : src.start(default)]):
-        raise Unusable("the default stands in parentheses")
+        raise Unusable("the default is in parentheses")
     return [Edit(at, src.start(default), f": {kind} = ")]
 
 
@@ -186,7 +186,7 @@ def add_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
     try:
         parsed = ast.parse(f"def f({given}): pass").body[0]
     except SyntaxError:
-        raise RefactorError(f"{given!r} are no type hints") from None
+        raise RefactorError(f"{given!r} is not a list of type hints") from None
     assert isinstance(parsed, ast.FunctionDef)
     edits = return_edits(src, function, returned.strip()) if returned.strip() and function.returns is None else []
     for arg in parameters(parsed):
@@ -207,7 +207,7 @@ def change_default(src: Piece, args: tuple[str, ...]) -> Edits:
     arg = parameter(function, name)
     kind, new = dotted(arg.annotation) if arg.annotation else None, ast.parse(value, mode="eval").body
     if kind in _LITERALS and isinstance(new, ast.Constant) and not isinstance(new.value, _LITERALS[kind]):
-        raise RefactorError(f"{name} is annotated as {kind}, and {value} is something else")
+        raise RefactorError(f"{name} is annotated as {kind}, which {value} is not")
     return [*(may_be_none(src, arg) if value == "None" else []), Edit(*src.span(default), value)]
 
 
@@ -245,14 +245,14 @@ def new_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
         raise RefactorError("a new parameter needs a default")
     new = parsed.args.kwonlyargs[0].arg
     if new in {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)} | names_in(function):
-        raise RefactorError(f"{new} is a name in {function.name} already")
+        raise RefactorError(f"{new} is already a name in {function.name}")
     return with_parameter(src, function, text)
 
 
 def with_parameter(src: Piece, function: Function, text: str) -> Edits:
     """Add a parameter after the existing ones."""
     if function.args.kwonlyargs or function.args.vararg or function.args.kwarg:
-        raise RefactorError(f"{function.name} has star arguments")
+        raise RefactorError(f"{function.name} has star or keyword-only parameters")
     if any(ast.unparse(decorator).rpartition(".")[2] in PROPERTIES for decorator in function.decorator_list):
         raise RefactorError(f"{function.name} is a property, which takes no arguments")
     ordinary = [*function.args.posonlyargs, *function.args.args]
@@ -280,7 +280,7 @@ def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
         raise RefactorError(f"{function.name} takes cls, and a static method gets none")
     kinds = {"staticmethod", "classmethod", "property"}
     if text in kinds and (other := kinds & {ast.unparse(d) for d in function.decorator_list}):
-        raise RefactorError(f"{function.name} is a {other.pop()} already")
+        raise RefactorError(f"{function.name} is already a {other.pop()}")
     as_property = [d for d in function.decorator_list if ast.unparse(d) == "property"]
     if text.rpartition(".")[2] == "cached_property":
         around = f"{src.above}{src.text}{src.below}"
@@ -325,11 +325,11 @@ def add_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
     node, others = documented(src, args)
     text = rest(others, 0)
     if src.docstring(node) is not None:
-        raise RefactorError(f"{node.name} has a docstring already")
+        raise RefactorError(f"{node.name} already has a docstring")
     if not src.alone_on_lines(node.body[0]) or node.body[0].lineno == node.lineno:
-        raise RefactorError(f"the body of {node.name} stands on the line of its head")
+        raise RefactorError(f"the body of {node.name} is not on its own lines")
     if '"""' in text or "\\" in text or text.endswith('"'):
-        raise RefactorError("this text cannot stand in a docstring")
+        raise RefactorError('this text contains """ or a backslash, or ends with a double quote')
     at = src.line_start(src.first_line(node.body[0]))
     indent = src.text[src.line_start(node.body[0].lineno) : src.start(node.body[0])]
     return [Edit(at, at, f'{indent}"""{text}"""\n')]
@@ -344,7 +344,7 @@ def set_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
     if not src.one_line(doc) and str(getattr(doc.value, "value", "")).strip().count("\n"):
         raise RefactorError("the docstring has more than one line")
     if '"""' in text or "\\" in text or text.endswith('"'):
-        raise RefactorError("this text cannot stand in a docstring")
+        raise RefactorError('this text contains """ or a backslash, or ends with a double quote')
     return [Edit(*src.span(doc), f'"""{text}"""')]
 
 
@@ -358,7 +358,7 @@ def remove_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
     start, end = src.whole_lines(doc)
     if len(body) == 1:
         if body is src.top and not src.ends_block:
-            raise RefactorError("the code this docstring belongs to stands below", hint="Name the function.")
+            raise RefactorError("the code below this docstring is not part of the edit", hint="Name the function.")
         return [Edit(start, end, f"{src.indent(doc)}pass\n")]
     while src.text[end : end + 1] == "\n":
         end += 1

@@ -19,7 +19,7 @@ def assert_to_raise(src: Piece, args: tuple[str, ...]) -> Edits:
     found = [node for node in src.of(ast.Assert) if wanted is None or ast.dump(node.test) == wanted]
     node = only(found, "assert")
     if not src.alone_on_lines(node):
-        raise RefactorError("the assert shares its line")
+        raise RefactorError("the assert shares its line with other code")
     test = negated(src, node.test)
     if node.msg is not None:
         message = flat(src, node.msg)
@@ -52,7 +52,7 @@ def instead_of_pass(src: Piece, args: tuple[str, ...]) -> Edits:
     elif action == "log" and len(more) == 3:
         does = f'{more[0]}.{more[1]}("{more[2]}")'
     elif action not in ("raise", "return", "continue"):
-        raise RefactorError("it is not said what to do instead")
+        raise RefactorError("it is unclear what to do instead of pass")
     return [Edit(*src.span(handler.body[0]), does)]
 
 
@@ -74,12 +74,12 @@ def message_with(src: Piece, args: tuple[str, ...]) -> Edits:
     shown = src.segment(text)
     match = re.fullmatch(r"(f?)(['\"])((?:(?!\2)[^\\\n])*)\2", shown)
     if match is None:
-        raise RefactorError("the message is not a plain text")
+        raise RefactorError("the message is not a simple string")
     prefix, quote, inner = match[1], match[2], match[3]
     if re.search(rf"{{{re.escape(name)}\b", inner) and prefix:
-        raise RefactorError(f"the message has {name} already")
+        raise RefactorError(f"the message already contains {name}")
     if quote in name:
-        raise RefactorError(f"{name} cannot stand in the message")
+        raise RefactorError(f"{name} contains {quote}, which would end the message")
     if not prefix:
         inner = inner.replace("{", "{{").replace("}", "}}")
     end = inner[len(inner.rstrip(".!")) :]
@@ -102,6 +102,6 @@ def log_level(src: Piece, args: tuple[str, ...]) -> Edits:
             found.append(function)
     function = only(found, f"line that is logged{f' as {old}' if old else ''}")
     if new not in _LEVELS:
-        raise RefactorError(f"{new} is not a level")
+        raise RefactorError(f"{new} is not a log level")
     end = src.end(function)
     return [] if function.attr == new else [Edit(end - len(function.attr), end, new)]

@@ -24,7 +24,7 @@ def remove_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
     decorator = only(found, f"decorator {name}")
     first, last = decorator.lineno, decorator.end_lineno or decorator.lineno
     if not src.lines[first - 1].lstrip().startswith("@"):
-        raise RefactorError(f"@{name} does not stand on lines of its own")
+        raise RefactorError(f"@{name} is not on a line of its own")
     return [Edit(src.line_start(first), src.line_end(last), "")]
 
 
@@ -38,7 +38,7 @@ def make_static(src: Piece, args: tuple[str, ...]) -> Edits:
     taken = parameters(function)
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     if not taken or taken[0].arg not in ("self", "cls") or function.args.posonlyargs:
-        raise RefactorError(f"{function.name} is no method that takes self")
+        raise RefactorError(f"{function.name} is not a method that takes self")
     if taken[0].arg in used or "super" in used or "__class__" in used:
         raise RefactorError(f"{function.name} uses {taken[0].arg}")
     if function.decorator_list or function.name.startswith("__"):
@@ -65,7 +65,7 @@ def accept_type(src: Piece, args: tuple[str, ...]) -> Edits:
             found.append((call.args[1], kinds))
     kind, kinds = only(found, f"isinstance{f' for {old}' if old else ''}")
     if new in [dotted(one) for one in kinds]:
-        raise RefactorError(f"{new} is accepted already")
+        raise RefactorError(f"{new} is already accepted")
     end = src.end(kinds[-1])
     if isinstance(kind, ast.Tuple):
         return [Edit(end, end, f", {new}")]
@@ -82,7 +82,7 @@ def extract_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
     found = [node for node in inside if isinstance(node, ast.expr) and ast.dump(node) == dump]
     node = only(found, value)
     if any(isinstance(above, ast.JoinedStr) for above in src.ancestors(node)) or node not in src.parents:
-        raise RefactorError(f"{value} stands in an f-string")
+        raise RefactorError(f"{value} is in an f-string")
     return [*new_parameter(src, (f"{name}={value}",)), Edit(*src.span(node), name)]
 
 
@@ -100,7 +100,7 @@ def store_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
     function, (name, attribute) = definition(src, args)
     parameter(function, name)
     if function.name != "__init__":
-        raise RefactorError(f"{function.name} is no constructor")
+        raise RefactorError(f"{function.name} is not a constructor")
     kept = [
         statement
         for statement in function.body
@@ -108,9 +108,9 @@ def store_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
         and re.match(r"self\.\w+\b", src.segment(statement))
     ]  # fmt: skip
     if re.search(rf"\bself\.{re.escape(attribute)} *(?::[^=\n]+)?=", src.segment(function)):
-        raise RefactorError(f"self.{attribute} is set there already")
+        raise RefactorError(f"self.{attribute} is already set there")
     if not kept or not src.alone_on_lines(kept[-1]):
-        raise RefactorError("the constructor keeps no other parameter, so that it is not clear where this one goes")
+        raise RefactorError("the constructor stores no other parameter, so it is unclear where this one goes")
     at = src.whole_lines(kept[-1])[1]
     lead = "" if src.text[:at].endswith("\n") else "\n"
     return [Edit(at, at, f"{lead}{src.indent(kept[-1])}self.{attribute} = {name}\n")]

@@ -25,12 +25,12 @@ def merge_isinstance(src: Piece, args: tuple[str, ...]) -> Edits:
     if dotted(calls[0].args[0]) is None:
         raise RefactorError(f"`{src.segment(calls[0].args[0])}` would be evaluated once instead of twice")
     if "#" in src.segment(node):
-        raise RefactorError("a comment stands there")
+        raise RefactorError("a comment is in the way")
     kinds = [kind for call in calls for kind in _kinds(call.args[1])]
     # `or` stops evaluating at the first test that holds; in a tuple all the types are evaluated.
     later = kinds[len(_kinds(calls[0].args[1])) :]
     if unknown := next((kind for kind in later if not _is_known(src, kind)), None):
-        raise RefactorError(f"`{src.segment(unknown)}` would always be evaluated, and may not be there")
+        raise RefactorError(f"`{src.segment(unknown)}` would always be evaluated, and may be undefined")
     text = f"isinstance({src.segment(calls[0].args[0])}, ({', '.join(flat(src, kind) for kind in kinds)}))"
     start, end = src.span(node)
     bracketed = src.text[start - 1] == "(" and src.text[end : end + 1] == ")" and src.text[start - 2] in " ("
@@ -62,9 +62,9 @@ def and_or(src: Piece, args: tuple[str, ...]) -> Edits:
             found.append((node, first.values[0], first.values[1], node.values[1]))
     node, test, yes, no = only(found, "`and` … `or` that chooses a value")
     if not _always_true(src, yes):
-        raise RefactorError(f"`{src.segment(yes)}` may be empty, and then the other value is taken")
+        raise RefactorError(f"`{src.segment(yes)}` may be false, and then the other value is chosen")
     if any(isinstance(part, (ast.IfExp, ast.Lambda)) for part in (test, yes, no)) or "#" in src.segment(node):
-        raise RefactorError("the condition is not plain")
+        raise RefactorError("the expression is too complex")
     parent = src.parents.get(node)
     text = f"{flat(src, yes)} if {flat(src, test)} else {flat(src, no)}"
     whole = isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.Subscript)) or (
@@ -101,18 +101,18 @@ def drop_exception_name(src: Piece, args: tuple[str, ...]) -> Edits:
             continue
         if any(isinstance(n, ast.Name) and n.id == node.name for s in node.body for n in ast.walk(s)):
             if args:
-                raise RefactorError(f"a handler reads {node.name}")
+                raise RefactorError(f"a handler uses {node.name}")
             continue
         if (other := _outside_handlers(src, node, node.name)) is not None:
             # Python deletes the name at the end of the handler; without it, a variable of that name would survive.
             raise RefactorError(f"line {src.line_of(src.start(other))} uses {node.name} outside the handler")
         match = re.compile(r"\)?\s+as\s+\w+").match(src.text, src.end(node.type))
         if match is None:
-            raise RefactorError("the except is not plain")
+            raise RefactorError("the except line is too complex")
         keep = ")" if match[0].startswith(")") else ""
         edits.append(Edit(match.start(), match.end(), keep))
     if not edits:
-        raise RefactorError(f"no except here names its exception {args[0]}" if args else "every such name is read")
+        raise RefactorError(f"no except here names its exception {args[0]}" if args else "every exception name is used")
     return edits
 
 
@@ -150,7 +150,7 @@ def iterate_file(src: Piece, args: tuple[str, ...]) -> Edits:
         any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in inside) and not _held_open(src, whole, root)
     )
     if later:
-        raise RefactorError("the lines would be read later than now, when the file may be closed")
+        raise RefactorError("the lines would be read later than before, when the file may be closed")
     stops = any(isinstance(node, ast.Break) for node in inside)
     used = [node for node in src.all(ast.Name) if root and node.id == root and id(node) not in in_call]
     if any(id(node) in {id(one) for one in inside} for node in used):
@@ -183,15 +183,15 @@ def variable_to_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
     sets = [s for s in function.body if isinstance(s, ast.Assign) and [dotted(t) for t in s.targets] == [name]]
     node = only(sets, f"assignment to {name} in the body of {function.name}")
     if len(stored) != 1 or not _is_number_or_text(node.value):
-        raise RefactorError(f"{name} is set more than once, or not to a plain value")
+        raise RefactorError(f"{name} is set more than once, or not to a literal")
     taken = {arg.arg for arg in ast.walk(function) if isinstance(arg, ast.arg)}
     declared = [n for n in ast.walk(function) if isinstance(n, (ast.Global, ast.Nonlocal)) and name in n.names]
     if name in taken or declared:
         raise RefactorError(f"{name} means something else in {function.name} too")
     if not src.alone_on_lines(node) or len(function.body) == 1:
-        raise RefactorError(f"the assignment to {name} cannot be taken out")
+        raise RefactorError(f"the assignment to {name} cannot be removed")
     if src.has_comment(node):
-        raise RefactorError("a comment stands there")
+        raise RefactorError("a comment is in the way")
     return [*with_parameter(src, function, f"{name}={src.segment(node.value)}"), Edit(*src.whole_lines(node), "")]
 
 

@@ -54,12 +54,12 @@ def literal_kind(src: Piece, args: tuple[str, ...]) -> Edits:
     ):
         raise RefactorError(f"{name} is changed somewhere")
     if re.search(rf"\b{re.escape(name)} *\+|\+ *{re.escape(name)}\b", around):
-        raise RefactorError(f"{name} is added to something, which takes its own kind alone")
+        raise RefactorError(f"{name} is concatenated with `+`, which needs the same type on both sides")
     ordered = rf"\b{re.escape(name)}(?:\[|\.index\b)|\bin {re.escape(name)}:|join\({name}"
     if kind == "set" and re.search(ordered, around):
-        raise RefactorError(f"the order of {name} counts somewhere")
+        raise RefactorError(f"the order of {name} matters somewhere")
     if kind == "set" and not all(isinstance(one, ast.Constant) for one in elements):
-        raise RefactorError("not all of the values can be in a set for sure")
+        raise RefactorError("some of the values may be unhashable")
     if src.text[start] not in "[({" or len(elements) < 2 or isinstance(node, ast.Set):
         raise RefactorError(f"{name} is not a plain list or tuple")
     marks = {"tuple": "()", "list": "[]", "set": "{}"}[kind]
@@ -71,9 +71,9 @@ def add_item(src: Piece, args: tuple[str, ...]) -> Edits:
     node, text = literal(src, args[0], (ast.List, ast.Tuple, ast.Set)), rest(args, 1)
     assert isinstance(node, (ast.List, ast.Tuple, ast.Set))
     if any(ast.dump(item) == expression(text) for item in node.elts):
-        raise RefactorError(f"{text} is in {args[0]} already")
+        raise RefactorError(f"{text} is already in {args[0]}")
     if src.text[src.start(node)] not in "[({" or not _in_brackets(src.segment(node)):
-        raise RefactorError(f"{args[0]} has no brackets to add to")
+        raise RefactorError(f"{args[0]} is written without brackets")
     return [appended(src, node.elts[-1] if node.elts else None, node, text)]
 
 
@@ -94,7 +94,7 @@ def add_entry(src: Piece, args: tuple[str, ...]) -> Edits:
     assert isinstance(node, ast.Dict)
     expression(value)
     if any(known is not None and ast.dump(known) == expression(key) for known in node.keys):
-        raise RefactorError(f"{key} is in {args[0]} already")
+        raise RefactorError(f"{key} is already in {args[0]}")
     return [appended(src, node.values[-1] if node.values else None, node, f"{key}: {value}")]
 
 
@@ -107,14 +107,14 @@ def add_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
     if isinstance(kind, type) and issubclass(kind, BaseException):
         raise RefactorError(f"{args[0]} takes no keyword arguments")
     if kind is not None and not _takes(kind, name):
-        raise RefactorError(f"{args[0]} takes no {name}")
+        raise RefactorError(f"{args[0]} takes no argument {name}")
     if any(keyword.arg == name for keyword in node.keywords) or not name.isidentifier():
-        raise RefactorError(f"{args[0]} is given {name} already")
+        raise RefactorError(f"{args[0]} is already given {name}")
     arguments: list[ast.AST] = [*node.args, *node.keywords]
     last = max(arguments, key=src.end) if arguments else None
     generator = len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp)
     if generator and src.end(node.args[0]) == src.end(node):
-        raise RefactorError("the only argument is a generator without brackets")
+        raise RefactorError("the only argument is a generator without parentheses")
     return [appended(src, last, node, f"{name}={value}")]
 
 
@@ -150,7 +150,7 @@ def after_last(src: Piece, node: ast.ClassDef, known: list[ast.stmt], name: str,
     for statement in node.body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
         if target is not None and dotted(target) == name:
-            raise RefactorError(f"{node.name} has {name} already")
+            raise RefactorError(f"{node.name} already has {name}")
     at = src.whole_lines(known[-1])[1]
     lead = "" if src.text[:at].endswith("\n") else "\n"
     return [Edit(at, at, f"{lead}{src.indent(known[-1])}{text}\n")]

@@ -63,7 +63,7 @@ def use_any_all(src: Piece, args: tuple[str, ...]) -> Edits:
             found.append((node, inner, after, bool(values[0])))
     node, inner, after, some = only(found, "loop that returns True or False")
     if "#" in src.text[src.start(node) : src.end(after)] or not src.one_line(inner.test):  # type: ignore[arg-type]
-        raise RefactorError("a comment stands in the loop")
+        raise RefactorError("the loop contains a comment")
     test = src.segment(inner.test) if some else negated(src, inner.test)
     clause = f"for {src.segment(node.target)} in {src.segment(node.iter)}"
     text = f"return {'any' if some else 'all'}({test} {clause})"

@@ -62,22 +62,22 @@ def add_method(src: Piece, args: tuple[str, ...]) -> Edits:
     defined = {getattr(s, "name", "") for s in owner.body}
     defined |= {dotted(t) or "" for s in owner.body if isinstance(s, ast.Assign) for t in s.targets}
     if name in defined:
-        raise RefactorError(f"{owner.name} has {name} already")
+        raise RefactorError(f"{owner.name} already has {name}")
     known = attributes(owner)
     if missing := [one for one in names if one not in known]:
         raise RefactorError(f"{owner.name} does not always set {missing[0]} in its constructor")
     if not names:
-        raise RefactorError(f"it is not said which attributes of {owner.name}")
+        raise RefactorError(f"no attributes of {owner.name} were named")
     first, last = owner.body[0], owner.body[-1]
     margin, unit = src.indent(first), src.unit
     if margin.strip() or not src.alone_on_lines(last):
-        raise RefactorError(f"the body of {owner.name} is not plain")
+        raise RefactorError(f"the body of {owner.name} is not on its own lines")
     if name == "__slots__":
         return _slots(src, owner, names)
     if name not in _BODIES:
-        raise RefactorError(f"{name} does not follow from attributes")
+        raise RefactorError(f"{name} cannot be generated from attributes")
     if name == "__eq__" and (cached := _cached(owner)):
-        raise RefactorError(f"{owner.name}.{cached} is cached by its object, which would have no hash any more")
+        raise RefactorError(f"{owner.name}.{cached} is cached by its object, which would become unhashable")
     if name == "__hash__":
         _check_hash(owner, names)
     typed = _is_typed(owner)
@@ -101,28 +101,28 @@ def _check_hash(owner: ast.ClassDef, names: tuple[str, ...]) -> None:
     """Refuse unless equal objects get equal hashes that never change."""
     equal = compared(owner)
     if not equal:
-        raise RefactorError(f"{owner.name} has no __eq__ of its own, so that every object is equal to itself alone")
+        raise RefactorError(f"{owner.name} has no __eq__ of its own, so every object equals only itself")
     if other := [name for name in names if name not in equal]:
         raise RefactorError(f"__eq__ of {owner.name} does not compare {other[0]}")
     made = constructor(owner)
     for statement in made.body if made is not None else ():
         for name in {*_sets(statement)} & {*names}:
             if isinstance(getattr(statement, "value", None), (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)):
-                raise RefactorError(f"{name} can change, and has no hash itself")
+                raise RefactorError(f"{name} is mutable and has no hash")
 
 
 def _slots(src: Piece, owner: ast.ClassDef, names: tuple[str, ...]) -> Edits:
     """Add `__slots__`, if no other attribute is visibly set anywhere."""
     if [base for base in owner.bases if dotted(base) != "object"] or owner.keywords or owner.decorator_list:
-        raise RefactorError(f"what {owner.name} is derived from or decorated with may set attributes too")
+        raise RefactorError(f"the bases or decorators of {owner.name} may set attributes too")
     around = f"{src.above}{src.text}{src.below}"
     if found := _DYNAMIC.search(around):
-        raise RefactorError(f"with slots `{found[0].rstrip('(')}` in this file may no longer work")
+        raise RefactorError(f"`{found[0].rstrip('(')}` in this file may not work with slots")
     inside = [n for n in ast.walk(owner) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
     others = sorted({n.attr for n in inside if dotted(n.value) == "self"} - {*names})
     others += sorted(set(re.findall(r"(?<!self)\.(\w+) *(?:: *[^=\n]+)?=(?!=)", around)) - {*names})
     if others:
-        raise RefactorError(f"{others[0]} is set too")
+        raise RefactorError(f"the attribute {others[0]} is set too")
     shadowed = {getattr(s, "name", "") for s in owner.body} | {
         ast.unparse(t)
         for s in owner.body
@@ -130,7 +130,7 @@ def _slots(src: Piece, owner: ast.ClassDef, names: tuple[str, ...]) -> Edits:
         for t in (s.targets if isinstance(s, ast.Assign) else [s.target])
     }
     if taken := sorted(shadowed & {*names}):
-        raise RefactorError(f"{taken[0]} is defined in the class, which a slot of this name does not allow")
+        raise RefactorError(f"{taken[0]} is defined in the class, so it cannot be a slot")
     documented, first = src.docstring(owner), owner.body[0]
     at = src.line_end(documented.end_lineno or 0) if documented else src.line_start(src.first_line(first))
     listed = ", ".join(f'"{one}"' for one in names) + ("," if len(names) == 1 else "")

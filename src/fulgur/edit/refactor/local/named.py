@@ -18,11 +18,11 @@ def return_if(src: Piece, args: tuple[str, ...]) -> Edits:
     function, (condition, *value) = aimed(src, args)
     test = ast.parse(condition.strip(), mode="eval").body
     if function is None:
-        raise RefactorError("it is not said which function")
+        raise RefactorError("it is unclear which function")
     known = {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
     classes = {word for word in names_in(test) if word[:1].isupper() or word[:1] == "_"}  # `isinstance(x, Version)`
     if missing := sorted(names_in(test) - known - classes - set(dir(builtins))):
-        raise RefactorError(f"{missing[0]} is no parameter of {function.name}")
+        raise RefactorError(f"{missing[0]} is not a parameter of {function.name}")
     first_in(src, function)
     does = f"return {value[0]}" if value else "return"
     return insert_first(src, function, [f"if {condition}:", f"{src.unit}{does}"], condition)
@@ -35,13 +35,13 @@ def delete_statement(src: Piece, args: tuple[str, ...]) -> Edits:
     except (SyntaxError, ValueError):
         wanted = []
     if len(wanted) != 1:
-        raise RefactorError(f"{args[0]} is no statement")
+        raise RefactorError(f"{args[0]} is not a statement")
     dump = ast.dump(wanted[0])
     found = [node for node in src.of(type(wanted[0])) if ast.dump(node) == dump and src.alone_on_lines(node)]
     node = only(found, f"statement {args[0]}")
     assert isinstance(node, ast.stmt)
     if len(src.block_of(node)) == 1:
-        raise RefactorError(f"{args[0]} is all that its block does")
+        raise RefactorError(f"{args[0]} is the only statement of its block")
     return [Edit(*src.whole_lines(node), "")]
 
 
@@ -80,7 +80,7 @@ def set_message(src: Piece, args: tuple[str, ...]) -> Edits:
         return [Edit(*src.span(text), new)]
     quote = src.segment(text)[-1] if isinstance(text, (ast.Constant, ast.JoinedStr)) else '"'
     if quote in new or "\\" in new or "\n" in new:
-        raise RefactorError("this text cannot stand in the message")
+        raise RefactorError(f"this text contains {quote}, a backslash or a line break")
     return [Edit(*src.span(text), f"{quote}{new}{quote}")]
 
 
@@ -105,13 +105,13 @@ def lambda_to_def(src: Piece, args: tuple[str, ...]) -> Edits:
     value, target = node.value, node.targets[0]
     assert isinstance(value, ast.Lambda) and isinstance(target, ast.Name)
     if not src.alone_on_lines(node) or src.end(node) != src.end(value):
-        raise RefactorError("the lambda does not stand alone in its statement")
+        raise RefactorError("the lambda shares its line with other code")
     head = src.text[src.start(value) + len("lambda") : src.start(value.body)].rstrip().removesuffix(":").strip()
     if head.count("(") != head.count(")"):  # the body is parenthesised
-        raise RefactorError("the lambda is not plain")
+        raise RefactorError("the body of the lambda is in parentheses")
     indent, body = src.indent(node), src.segment(value.body)
     if "\n" in body:
-        raise RefactorError("the lambda is over several lines")
+        raise RefactorError("the lambda spans several lines")
     return [Edit(*src.span(node), f"def {target.id}({head}):\n{indent}{src.unit}return {body}")]
 
 
@@ -120,7 +120,7 @@ def add_base(src: Piece, args: tuple[str, ...]) -> Edits:
     node, new = the_class(src, args[0]), args[1]
     expression(new)
     if new in [dotted(base) for base in node.bases]:
-        raise RefactorError(f"{node.name} is derived from {new} already")
+        raise RefactorError(f"{node.name} is already derived from {new}")
     if node.bases:
         last = node.bases[-1]
         if len(node.bases) == 1 and dotted(last) == "object":
@@ -128,7 +128,7 @@ def add_base(src: Piece, args: tuple[str, ...]) -> Edits:
         return [Edit(src.end(last), src.end(last), f", {new}")]
     match = re.compile(rf"class\s+{re.escape(node.name)}(\(\s*\))?").match(src.text, src.start(node))
     if match is None or node.keywords:
-        raise RefactorError(f"the head of {node.name} is not plain")
+        raise RefactorError(f"the class line of {node.name} is too complex")
     at = match.start(1) if match[1] else match.end()
     return [Edit(at, match.end(), f"({new})")]
 
@@ -140,7 +140,7 @@ def remove_base(src: Piece, args: tuple[str, ...]) -> Edits:
     if len(node.bases) == 1 and not node.keywords:
         match = re.compile(r"class\s+\w+\s*(\([^()]*\))").match(src.text, src.start(node))
         if match is None:
-            raise RefactorError(f"the head of {args[0]} is not plain")
+            raise RefactorError(f"the class line of {args[0]} is too complex")
         return [Edit(match.start(1), match.end(1), "")]
     index = node.bases.index(base)
     if index + 1 < len(node.bases):
@@ -162,7 +162,7 @@ def uncatch(src: Piece, args: tuple[str, ...]) -> Edits:
     kinds, names = only(found, f"except that lists {args[0]} among others")
     kept = [src.segment(one) for one, name in zip(kinds.elts, names, strict=True) if name != args[0]]
     if not kept:
-        raise RefactorError(f"{args[0]} is all that is caught there")
+        raise RefactorError(f"{args[0]} is the only exception caught there")
     return [Edit(*src.span(kinds), kept[0] if len(kept) == 1 else f"({', '.join(kept)})")]
 
 
@@ -171,7 +171,7 @@ def add_default(src: Piece, args: tuple[str, ...]) -> Edits:
     function, (name, value) = aimed(src, args)
     expression(value)
     if function is None:
-        raise RefactorError("it is not said which function")
+        raise RefactorError("it is unclear which function")
     ordinary = [*function.args.posonlyargs, *function.args.args]
     required = ordinary[: len(ordinary) - len(function.args.defaults)]
     bare = {a.arg: a for a, v in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if v is None}

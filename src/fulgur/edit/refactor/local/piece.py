@@ -105,20 +105,20 @@ def flat(src: Source, node: ast.expr) -> str:
     if src.one_line(node):
         return text
     if "#" in text:
-        raise Unusable("a comment stands in it")
+        raise Unusable("an expression contains a comment")
     text = re.sub(r"[ \t]*\\?\n[ \t]*", " ", text)
     text = re.sub(r"(?<=[(\[{]) | ?,?(?= ?[)\]}]) ?", lambda found: "," if found[0].strip() else "", text)
     for joined in (re.sub(r",(?=[)\]}])", "", text), text):
         if expression(joined) == ast.dump(node):
             return joined
-    raise Unusable("a text in it goes over several lines")
+    raise Unusable("a string spans several lines")
 
 
 def head_end(src: Source, node: ast.If) -> tuple[int, int]:
     """Offsets of the colon that ends the head of an `if`, and of the line after it."""
     match = re.compile(r"\s*\)*\s*(:)[ \t]*\n").match(src.text, src.end(node.test))
     if match is None:
-        raise Unusable("the head of the if is not plain")
+        raise Unusable("the line of the if is too complex")
     return match.start(1), match.end()
 
 
@@ -162,7 +162,7 @@ def else_line(src: Source, node: ast.If) -> int:
     while line > node.lineno and src.lines[line - 1].strip() != "else:":
         line -= 1
     if line <= (node.body[-1].end_lineno or 0):
-        raise Unusable("no else on a line of its own")
+        raise Unusable("the else is not on a line of its own")
     return line
 
 
@@ -176,7 +176,7 @@ def aimed(src: Piece, args: tuple[str, ...]) -> tuple[Function | None, tuple[str
         return only(named, f"function {args[0][1:]}"), args[1:]
     outermost = [s for s in src.top if isinstance(s, FUNCTIONS)]
     if not outermost and any(isinstance(s, ast.ClassDef) for s in src.top):
-        raise RefactorError("it is not said which function", hint="Name the function.")
+        raise RefactorError("it is unclear which function", hint="Name the function.")
     return (only(outermost, "function") if outermost else None), args
 
 

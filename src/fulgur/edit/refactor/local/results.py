@@ -24,12 +24,12 @@ def wrap_return(src: Piece, args: tuple[str, ...]) -> Edits:
     value = node.value
     assert value is not None
     if isinstance(value, ast.Call) and dotted(value.func) == name:
-        raise RefactorError(f"{name}() stands there already")
+        raise RefactorError(f"the value already goes through {name}()")
     text = src.text[src.start(value) : src.end(node)]
     if isinstance(value, ast.GeneratorExp) or (text[:1] == "(" and text[-1:] == ")" and isinstance(value, ast.Tuple)):
         text = text[1:-1] if isinstance(value, ast.GeneratorExp) else text
     elif isinstance(value, (ast.Tuple, ast.Yield, ast.Starred)) or src.text[src.start(value) - 1] == "(":
-        raise RefactorError("the value that is returned cannot be passed on as it stands")
+        raise RefactorError("the value that is returned cannot be passed on unchanged")
     return [Edit(src.start(value), src.end(node), f"{name}({text})")]
 
 
@@ -42,11 +42,11 @@ def first_call(src: Piece, args: tuple[str, ...]) -> Edits:
     if empty or (argument.annotation and re.search(r"\bNone\b|\bOptional\b", src.segment(argument.annotation))):
         raise RefactorError(f"{name} may be None")
     if re.search(rf"\b{re.escape(name)} is (?:not )?None\b|isinstance\({re.escape(name)}\b", src.segment(function)):
-        raise RefactorError(f"{name} may be something else than a text")
+        raise RefactorError(f"{name} may be something other than a string")
     at, indent, body = first_in(src, function)
     line = f"{name} = {name}.{method}()"
     if src.segment(body[0]) == line:
-        raise RefactorError(f"{name} is made so already")
+        raise RefactorError(f"{name} already goes through {method}()")
     return [Edit(at, at, f"{indent}{line}\n")]
 
 
@@ -60,11 +60,11 @@ def remove_try(src: Piece, args: tuple[str, ...]) -> Edits:
             found.append(node)
     node = only(found, f"try with one except{f' for {args[0]}' if args else ''}")
     if not src.movable(node.body) or src.has_comment(node.handlers[0]):
-        raise RefactorError("its body cannot be moved, or a comment stands in the handler")
+        raise RefactorError("its body cannot be moved, or its handler contains a comment")
     start = src.line_start(node.body[0].lineno)
     end = src.line_end(node.body[-1].end_lineno or 0)
     if src.text[src.start(node) + len("try") : start].strip() != ":":
-        raise RefactorError("the try is not plain")
+        raise RefactorError("the try shares its line with other code")
     return [Edit(src.line_start(node.lineno), src.whole_lines(node)[1], src.reindent(start, end, -1))]
 
 
@@ -88,12 +88,12 @@ def annotate_variable(src: Piece, args: tuple[str, ...]) -> Edits:
         if len(node.targets) == 1 and dotted(node.targets[0]) in (name, f"self.{name}")
     ]
     if any(dotted(node.target) in (name, f"self.{name}") for node in src.of(ast.AnnAssign)):
-        raise RefactorError(f"{name} has a type already")
+        raise RefactorError(f"{name} already has a type")
     if not found or len({src.function_of(node) for node in found}) != 1:
         raise RefactorError(f"{name} is not set here, or in more than one function")
     node = min(found, key=src.start)
     if any(isinstance(above, (ast.If, ast.Try)) and above is not src.wrapper for above in _inside(src, node)):
-        raise RefactorError(f"{name} is set only sometimes")
+        raise RefactorError(f"{name} is set only conditionally")
     end = src.end(node.targets[0])
     return [Edit(end, end, f": {kind}")]
 

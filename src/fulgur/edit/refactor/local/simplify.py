@@ -43,7 +43,7 @@ def return_condition(src: Piece, args: tuple[str, ...]) -> Edits:
             found.append((node, other, values[0]))
     node, other, yes = only(found, "if that returns True or False")
     if "#" in src.text[src.start(node) : src.line_end(other.end_lineno or 0)]:
-        raise RefactorError("a comment stands there")
+        raise RefactorError("a comment is in the way")
     test = flat(src, node.test) if yes else negated(src, node.test)
     if not (is_yes_no(node.test) or not yes):
         test = f"bool({test})"
@@ -83,7 +83,7 @@ def use_suppress(src: Piece, args: tuple[str, ...]) -> Edits:
         start = src.start(node)
         body = src.text[src.start(node) : src.line_start(node.body[0].lineno)]
         if "#" in src.text[src.start(handler) : src.line_end(handler.end_lineno or 0)] or "#" in body:
-            raise RefactorError("a comment stands in the handler")
+            raise RefactorError("the handler contains a comment")
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
         listed = ", ".join(src.segment(kind) for kind in kinds)
         edits.append(Edit(start, src.start(node) + len("try"), f"with {name or 'contextlib.suppress'}({listed})"))
@@ -103,7 +103,7 @@ def membership_in(src: Piece, args: tuple[str, ...]) -> Edits:
             if len(right.elts) < 2 or src.text[start] not in old:
                 continue
             if args[0] == "set" and not all(isinstance(one, ast.Constant) for one in right.elts):
-                raise RefactorError("not all of the values can be in a set for sure")
+                raise RefactorError("some of the values may be unhashable")
             edits += [Edit(start, start + 1, marks[0]), Edit(end - 1, end, marks[1])]
     return edits
 
@@ -113,7 +113,7 @@ def join_strings(src: Piece, args: tuple[str, ...]) -> Edits:
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(src.text).readline))
     except (tokenize.TokenError, SyntaxError, IndentationError):
-        raise Unusable("its strings cannot be told apart") from None
+        raise Unusable("the code cannot be tokenized") from None
     edits = []
     for one, two in itertools.pairwise(tokens):
         if one.type != tokenize.STRING or two.type != tokenize.STRING or one.end[0] != two.start[0]:

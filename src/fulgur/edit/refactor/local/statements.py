@@ -50,10 +50,10 @@ def remove_else_return(src: Piece, args: tuple[str, ...]) -> Edits:
         and src.text.startswith("if", src.start(node))
     ]  # fmt: skip
     if not found and (chains := [c for node in src.of(ast.If) if (c := leaving_chain(src, node))]):
-        chain = only(chains, "chain of branches that leave")
+        chain = only(chains, "chain of branches that exit")
         edits = [Edit(src.start(branch), src.start(branch) + 4, "if") for branch in chain[1:]]
         return edits + ([_dedented_else(src, chain[0], chain[-1])] if chain[-1].orelse else [])
-    node = only(found, "else after a branch that leaves")
+    node = only(found, "else after a branch that exits")
     return [_dedented_else(src, node, node)]
 
 
@@ -83,9 +83,9 @@ def merge_nested_if(src: Piece, args: tuple[str, ...]) -> Edits:
         if plain_if(src, node) and not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If)
         and plain_if(src, node.body[0]) and not node.body[0].orelse and src.movable(node.body)
     ]  # fmt: skip
-    node, inner = only(found, "if that holds another if alone")
+    node, inner = only(found, "if that contains only another if")
     if "#" in src.text[head_end(src, node)[1] : src.line_start(inner.lineno)]:
-        raise RefactorError("a comment stands between the two conditions")
+        raise RefactorError("a comment is between the two conditions")
     joined = " and ".join(bracketed(src, test) for test in (node.test, inner.test))
     body = dedented(src, head_end(src, inner)[1], src.whole_lines(node)[1])
     return [Edit(*src.whole_lines(node), f"{src.indent(node)}if {joined}:\n{body}")]
@@ -220,11 +220,11 @@ def return_directly(src: Piece, args: tuple[str, ...]) -> Edits:
     before, node = only(found, "variable that is only returned")
     between = src.text[src.end(before) : src.start(node)]
     if between.strip() or src.trailing_comment(node):
-        raise RefactorError("a comment stands there")
+        raise RefactorError("a comment is in the way")
     assert before.value is not None
     value = src.text[src.start(before.value) : src.end(before)]
     if not src.one_line(before) and not src.movable([before]):
-        raise Unusable("a string over several lines")
+        raise Unusable("a string spans several lines")
     return [Edit(src.start(before), src.end(node), f"return {value}")]
 
 

@@ -23,11 +23,11 @@ def remove_variable(src: Piece, args: tuple[str, ...]) -> Edits:
     if not set_in or any(src.function_of(statement) is None for statement in set_in):
         raise RefactorError(f"there is no local variable {name} here")
     if len(everywhere) != len(plain):
-        raise RefactorError(f"{name} is read, or set in another way")
+        raise RefactorError(f"{name} is used, or set in another way")
     edits = []
     for statement in plain:
         if not src.alone_on_lines(statement):
-            raise RefactorError(f"{name} is set on a line with something else")
+            raise RefactorError(f"{name} is set on a line with other code")
         value = statement.value
         does = value is not None and any(isinstance(n, (ast.Call, ast.Await, ast.Yield)) for n in ast.walk(value))
         if value is not None and does:
@@ -53,11 +53,11 @@ def wrap_value(src: Piece, args: tuple[str, ...]) -> Edits:
     node = only(found, wanted)
     parent = src.parents.get(node)
     if isinstance(parent, ast.Call) and dotted(parent.func) == function:
-        raise RefactorError(f"{wanted} stands in {function}() already")
+        raise RefactorError(f"{wanted} is already passed to {function}()")
     if isinstance(parent, ast.Call) and parent.func is node and not isinstance(src.parents.get(parent), ast.Attribute):
         node, parent = parent, src.parents.get(parent)  # naming a function means its result
     if isinstance(parent, ast.Call) and dotted(parent.func) == function:
-        raise RefactorError(f"{wanted} stands in {function}() already")
+        raise RefactorError(f"{wanted} is already passed to {function}()")
     if (isinstance(parent, ast.Call) and parent.func is node) or isinstance(parent, ast.Starred):
         raise RefactorError(f"{wanted} is not a value there")
     return [Edit(src.start(node), src.start(node), f"{function}("), Edit(src.end(node), src.end(node), ")")]
@@ -73,11 +73,11 @@ def only_return(src: Piece, args: tuple[str, ...]) -> Edits:
     tree = ast.parse(value.strip(), mode="eval")
     read = names_in(ast.Module(body, []))
     if not all(_chooses(statement) for statement in body):
-        raise RefactorError(f"{function.name} does more than to return something")
+        raise RefactorError(f"{function.name} does more than return a value")
     if not known & names_in(tree) or not names_in(tree) & read:
         raise RefactorError(f"{value} has nothing to do with what {function.name} returns")
     if "#" in src.text[src.start(first) : src.end(body[-1])]:
-        raise RefactorError("a comment stands there")
+        raise RefactorError("a comment is in the way")
     return [Edit(src.start(first), src.end(body[-1]), f"return {value}")]
 
 

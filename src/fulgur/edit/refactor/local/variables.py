@@ -32,7 +32,7 @@ def inline(src: Piece, args: tuple[str, ...]) -> Edits:
     if not following or src.statement(use) is not following[0] or src.has_comment(statement):
         raise RefactorError(f"{name} is not used by the statement right after it")
     if any(isinstance(a, SCOPES) for a in src.ancestors(use)) or not src.one_line(statement):
-        raise RefactorError(f"{name} cannot be put in its place without a change of meaning")
+        raise RefactorError(f"{name} cannot be inlined without changing the meaning")
     value = src.text[src.start(statement.value) : src.end(statement)]
     plain = isinstance(src.parents[use], (ast.Call, ast.keyword, ast.Return, ast.Assign, ast.Expr))
     atom = isinstance(statement.value, (ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.Subscript))
@@ -50,7 +50,7 @@ def extract_variable(src: Piece, args: tuple[str, ...]) -> Edits:
     name, wanted = args[0], rest(args, 1)
     dump = expression(wanted)
     if not name.isidentifier() or re.search(rf"\b{name}\b", src.text):
-        raise RefactorError(f"{name} cannot be a new name here")
+        raise RefactorError(f"{name} is not a valid name, or is already used here")
     kinds = {type(ast.parse(wanted.strip(), mode="eval").body)}
     found = [node for kind in kinds for node in src.of(kind) if ast.dump(node) == dump]
     node = only(found, f"expression {wanted}")
@@ -58,7 +58,7 @@ def extract_variable(src: Piece, args: tuple[str, ...]) -> Edits:
     moved = any(isinstance(a, (*SCOPES, ast.IfExp, ast.BoolOp)) for a in src.ancestors(node))
     simple = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.If, ast.Raise))
     if moved or not simple or not src.alone_on_lines(statement) or src.text.startswith("elif", src.start(statement)):
-        raise RefactorError(f"{wanted} cannot be computed earlier without a change of meaning")
+        raise RefactorError(f"{wanted} cannot be computed earlier without changing the meaning")
     at = src.line_start(statement.lineno)
     text = f"{src.indent(statement)}{name} = {src.segment(node)}\n"
     return [Edit(at, at, text), Edit(*src.span(node), name)]
@@ -100,7 +100,7 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
     name, kind, action, more = meant(args[0], (dotted(c.func) for c in src.of(ast.Call))), args[1], args[2], args[3:]
     inside = calling(src, name)
     if any(isinstance(a, ast.Try) for a in src.ancestors(inside)) or not src.movable([inside]):
-        raise RefactorError(f"{name} stands in a try already, or cannot be moved")
+        raise RefactorError(f"{name} is already in a try, or cannot be moved")
     expression(kind)
     head, handler = f"except {kind}:", action
     if action == "return" and more:
@@ -110,7 +110,9 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
     elif action == "log" and len(more) == 2:
         handler = f'{more[0]}.{more[1]}("{name} failed")'
     elif action not in ("pass", "continue") or more:
-        raise RefactorError(f"{action!r} is not what a handler can do", hint="pass, continue, return, raise or log")
+        raise RefactorError(
+            f"{action!r} is not an action for a handler", hint="Use pass, continue, return, raise or log."
+        )
     indent, (start, end) = src.indent(inside), src.whole_lines(inside)
     body = src.reindent(start, end, 1)
     body += "" if body.endswith("\n") else "\n"
@@ -164,7 +166,7 @@ def change_exception(src: Piece, args: tuple[str, ...]) -> Edits:
     if not re.fullmatch(r"[\w.]+", new):
         raise RefactorError(f"{new} is not the name of an exception")
     if new == old and kinds:
-        raise RefactorError(f"{new} is what it raises already")
+        raise RefactorError(f"it already raises {new}")
     return [Edit(*src.span(only(kinds, f"raise of {old}")), new)]
 
 
@@ -181,7 +183,7 @@ def narrow_except(src: Piece, args: tuple[str, ...]) -> Edits:
     if wide and any(
         h.type is not None and set(kinds) & set(re.findall(r"[\w.]+", src.segment(h.type))) for h in handlers
     ):
-        raise RefactorError(f"{kind} is caught by another handler already")
+        raise RefactorError(f"{kind} is already caught by another handler")
     handler = only(wide or listed, "except that catches everything")
     if handler.type is not None:
         return [Edit(*src.span(handler.type), kind)]
