@@ -1,4 +1,4 @@
-// What the agent asks before it goes on. A key or click meant for something else must not allow a command.
+// A question before the agent goes on. A key or click meant for something else must not allow a command.
 import { useEffect, useState } from "preact/hooks";
 import { DiffText } from "./diff";
 import type { Session } from "./session";
@@ -24,7 +24,7 @@ function Question({ session, asked }: { session: Session; asked: AgentEvent }) {
     return () => clearTimeout(timer);
   }, []);
   const answer = (decision: string): void => session.tell("approval.answer", { approval: asked["approval_id"], decision });
-  // What the heading says already is not said twice.
+  // Leave out of the reason what the heading already says.
   const reason = asked["outside"] ? String(asked["reason"]).replace(/^outside the sandbox(; )?/, "") : String(asked["reason"]);
   const prefix = (asked["prefix"] as string[] | undefined) ?? [];
   const keys: Record<string, string> = { y: "once", n: "deny", ...(prefix.length ? { a: "always" } : {}) };
@@ -38,7 +38,7 @@ function Question({ session, asked }: { session: Session; asked: AgentEvent }) {
         if (!ready || !decision || key.ctrlKey || key.altKey || key.metaKey) return;
         key.preventDefault();
         answer(decision);
-        // The question goes, and the focus must not be lost with it.
+        // The question disappears, and the focus must not be lost with it.
         key.currentTarget.closest(".pane")?.querySelector<HTMLElement>(".composer textarea")?.focus();
       }}
     >

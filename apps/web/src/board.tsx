@@ -1,4 +1,4 @@
-// The list of all sessions, those that need somebody first, and the form for a new one.
+// The list of all sessions, those that need a person first, and the form for a new one.
 import { signal, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { ago, board, folder, host, members, nextTheme, openAlone, openBeside, palette, problem, refresh, short, shown, stored, theme } from "./state";
@@ -7,7 +7,7 @@ import type { Attached, SessionInfo } from "./wire";
 export function Board() {
   const open = new Set(shown.value.map((one) => one.session));
   const filter = useSignal("");
-  // A session that came or went, and a turn that ended: subagents are listed then.
+  // Refresh when a session comes or goes, and when a turn ends: subagents are listed then.
   const live = host.live.value.map((one) => `${one.session}${one.running ? "+" : ""}`).join(" ");
   useEffect(() => {
     if (host.state.value === "open") refresh().catch(() => undefined);
@@ -55,7 +55,7 @@ export function Board() {
   );
 }
 
-const unfolded = signal<Set<string>>(new Set()); // sessions whose subagents are shown; rows move between groups
+const unfolded = signal<Set<string>>(new Set()); // sessions with subagents shown; outlives a row that moves
 
 function unfold(session: string): void {
   const now = new Set(unfolded.value);
@@ -113,7 +113,7 @@ function Row({ info, open }: { info: SessionInfo; open: boolean }) {
   );
 }
 
-/** Folders that sessions have worked in, the newest first. */
+/** The folders that sessions have worked in, the newest first. */
 function knownFolders(): string[] {
   const all = [...host.live.value, ...stored.value].sort((one, other) => other.updated - one.updated);
   return [...new Set([folder.value, ...all.map((info) => info.workspace)])].filter(Boolean).slice(0, 30);
@@ -175,7 +175,7 @@ function NewSession() {
         </datalist>
       </div>
       <div class="row">
-        <label title="Work on a branch of its own, in a copy of the folder">
+        <label title="Work on a separate branch, in a copy of the folder">
           <input type="checkbox" checked={tree.value} onChange={(input) => (tree.value = input.currentTarget.checked)} /> own worktree
         </label>
         <span class="grow" />

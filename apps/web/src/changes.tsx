@@ -1,4 +1,5 @@
-// What the session changed and nobody has judged yet: by file, by hunk, with comments on lines that go to the agent.
+// The session's changes that nobody has accepted or rejected yet: by file, by hunk, with comments on lines that go to
+// the agent.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Counts } from "./diff";
@@ -18,7 +19,7 @@ interface Line {
 
 const bare = (line: string): string => line.replace(/\r?\n$/, "");
 
-/** A hunk with the lines around it, as far as they are not another hunk's. */
+/** A hunk with the lines around it, unless they belong to another hunk. */
 export function linesOf(file: FileChange, hunk: Hunk): Line[] {
   const now = (file.new ?? "").split("\n");
   const start = hunk.new_start - 1;
@@ -40,19 +41,19 @@ export function linesOf(file: FileChange, hunk: Hunk): Line[] {
   ];
 }
 
-/** `open` shows a file in an editor, where there is one. */
+/** `open` shows a file in an editor, if there is one. */
 export function Changes({ session, open }: { session: Session; open?: (path: string) => void }) {
   const files = session.changes.value;
   const box = useRef<HTMLElement>(null);
   const judged = useRef<{ at: number; of: number } | undefined>(undefined);
-  // A hunk that was judged by key goes, and the next one takes its focus. The list may come once more before that.
+  // When a hunk was judged by key and disappears, focus the next one. The list may arrive once more before that.
   useEffect(() => {
     const hunks = box.current?.querySelectorAll<HTMLElement>(".hunk");
     if (!hunks || !judged.current || hunks.length >= judged.current.of) return;
     (hunks[Math.min(judged.current.at, hunks.length - 1)] ?? box.current)?.focus();
     judged.current = undefined;
   }, [files]);
-  /** j and k go from hunk to hunk; y and n judge the one that has the focus. */
+  /** j and k move between hunks; y and n accept or reject the focused one. */
   const keys = (key: KeyboardEvent): void => {
     const target = key.target as HTMLElement;
     if (target.matches("input, textarea") || key.ctrlKey || key.metaKey || key.altKey || !box.current) return;
@@ -70,7 +71,7 @@ export function Changes({ session, open }: { session: Session; open?: (path: str
   };
   return (
     <section class="side changes" aria-label="Changes" ref={box} onKeyDown={keys} tabIndex={0}>
-      {!files.length && <p class="empty">No changes wait for you.</p>}
+      {!files.length && <p class="empty">No changes to review.</p>}
       {files.length > 0 && (
         <div class="row all">
           <span>

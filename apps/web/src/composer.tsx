@@ -1,9 +1,9 @@
-// Where the person writes. Enter sends, and redirects the answer that is being written.
+// Where the person writes. Enter sends; while an answer is being written, it redirects it.
 import { useSignal, useSignalEffect } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Session } from "./session";
 
-/** `drafts` keeps what is typed and not sent yet. */
+/** `drafts` stores what is typed and not sent yet. */
 export function Composer({ session, drafts = sessionStorage }: { session: Session; drafts?: Pick<Storage, "getItem" | "setItem"> }) {
   const kept = `draft ${session.session}`;
   const text = useSignal(drafts.getItem(kept) ?? "");
@@ -18,7 +18,7 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
     if (!here) return;
     here.style.height = "auto";
     here.style.height = `${Math.min(240, here.scrollHeight + 2)}px`;
-  }, [text.value, running]); // what stands there while nothing is typed may need two lines
+  }, [text.value, running]); // the placeholder may need two lines
   useSignalEffect(() => {
     const back = session.returned.value;
     if (!back) return;
@@ -33,12 +33,12 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
     set("");
     session.submit(said, how).catch((error: unknown) => {
       session.problem(error);
-      if (!text.value) set(said); // nothing typed is lost
+      if (!text.value) set(said); // so that nothing typed is lost
     });
   };
   const hint = (): string => {
-    if (session.gone.value) return "This session is read only";
-    if (session.ended.value) return "It was ended; a prompt opens it again";
+    if (session.gone.value) return "This session is read-only";
+    if (session.ended.value) return "This session has ended; a prompt reopens it";
     if (!running) return "What should be done?";
     return matchMedia("(hover: none)").matches ? "Redirect it now" : "Redirect it now: Enter. Queue: Alt Enter. Stop: Esc.";
   };
@@ -71,7 +71,7 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
         </button>
       )}
       {running && text.value.trim() && (
-        <button type="button" onClick={() => send("queue")} title="For after this turn: Alt Enter">
+        <button type="button" onClick={() => send("queue")} title="Send after this turn: Alt Enter">
           Queue
         </button>
       )}

@@ -1,4 +1,4 @@
-// Unified diffs as they come. A sign stands before every line: colour alone says nothing.
+// Unified diffs, shown as they are. Every line has a sign, because colour alone is not enough.
 import { exact } from "./text";
 
 const MOST_LINES = 400;
@@ -16,7 +16,7 @@ export function DiffText({ text }: { text: string }) {
   );
 }
 
-/** How much came and went, without the half that is nothing. */
+/** How many lines came and went; leaves out a zero. */
 export function Counts({ added, removed }: { added: number; removed: number }) {
   return (
     <>

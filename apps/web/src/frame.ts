@@ -1,11 +1,11 @@
-// One frame for all sessions: what came is applied and drawn together, so that the page is laid out once.
+// One frame for all sessions: events are applied and drawn together, so that the page is laid out once.
 import { batch } from "@preact/signals";
 
-const HIDDEN_MS = 200; // a page that nobody sees gets no frames
+const HIDDEN_MS = 200; // a hidden page gets no animation frames
 const waiting = new Set<() => void>();
 let asked = false;
 
-/** Do this in the next frame. What is asked for twice is done once. */
+/** Run `work` in the next frame; repeated requests for the same work run it once. */
 export function inNextFrame(work: () => void): void {
   waiting.add(work);
   if (asked) return;

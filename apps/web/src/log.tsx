@@ -1,4 +1,4 @@
-// What was said and done. It follows its end unless somebody scrolled away.
+// What was said and done. It follows its end unless the person scrolled away.
 import { Component } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Counts, counts, DiffText } from "./diff";
@@ -14,9 +14,9 @@ export function Log({ session }: { session: Session }) {
   const follows = useRef(true);
   const last = useRef(0);
   const [more, setMore] = useState(0);
-  session.version.value; // drawn again whenever it changes
-  // Told after the layout of a frame and before it is painted, so following costs no layout of its own. Sizes also
-  // change without an event: what was skipped while it was out of sight has its real size once it is seen.
+  session.version.value; // subscribe: redraw whenever it changes
+  // The observer runs after a frame's layout and before its paint, so following costs no layout of its own. Sizes also
+  // change without an event: content skipped while out of sight gets its real size once it is seen.
   useEffect(() => {
     const grown = new ResizeObserver(() => {
       const here = box.current;
@@ -34,7 +34,7 @@ export function Log({ session }: { session: Session }) {
       class="log"
       role="log"
       aria-live="off"
-      aria-label="What was said"
+      aria-label="Conversation"
       aria-busy={session.running.value}
       tabIndex={0}
       ref={box}
@@ -42,7 +42,7 @@ export function Log({ session }: { session: Session }) {
         const here = box.current;
         if (!here) return;
         const atEnd = here.scrollHeight - here.scrollTop - here.clientHeight < 40;
-        if (atEnd || here.scrollTop < last.current) follows.current = atEnd; // only who scrolls back leaves the end
+        if (atEnd || here.scrollTop < last.current) follows.current = atEnd; // only scrolling back leaves the end
         last.current = here.scrollTop;
         here.style.overflowAnchor = follows.current ? "none" : "auto";
       }}
@@ -50,7 +50,7 @@ export function Log({ session }: { session: Session }) {
       <div class="entries" ref={inside}>
         {hidden > 0 && <button onClick={() => setMore(more + FIRST)}>Show {Math.min(FIRST, hidden)} earlier entries</button>}
         {!session.loaded.value && <p class="empty">{entries.length ? "" : "Loading…"}</p>}
-        {session.loaded.value && !entries.length && <p class="empty">Nothing was said yet.</p>}
+        {session.loaded.value && !entries.length && <p class="empty">No messages yet.</p>}
         {entries.map((entry) => (
           <EntryView key={entry.key} entry={entry} rev={entry.rev} session={session} />
         ))}
@@ -122,7 +122,7 @@ class Run extends Component<{ blocks: Block[] }> {
   }
 }
 
-/** A block that is closed is the same object, and is not drawn again. */
+/** A closed block stays the same object and is not redrawn. */
 class BlockView extends Component<{ block: Block }> {
   override shouldComponentUpdate(next: { block: Block }): boolean {
     return next.block !== this.props.block;
@@ -147,8 +147,8 @@ function titleOf(call: string): string {
 function Tool({ entry }: { entry: Entry }) {
   const title = exact(plain(entry.title ?? titleOf(entry.text)));
   const output = plain(entry.text);
-  // What is stored of a call does not say how it ended.
-  const [mark, meaning] = entry.open ? ["…", "runs"] : entry.ok === undefined ? ["·", "ran"] : entry.ok ? ["✓", "done"] : ["✗", "failed"];
+  // A stored call does not record how it ended.
+  const [mark, meaning] = entry.open ? ["…", "running"] : entry.ok === undefined ? ["·", "ran"] : entry.ok ? ["✓", "done"] : ["✗", "failed"];
   return (
     <details class={`tool ${entry.open ? "open" : entry.ok === false ? "failed" : "ok"}`} open={(entry.open || entry.ok === false) && !!output}>
       <summary>

@@ -1,4 +1,4 @@
-// The page: log in by the link's ticket, then the board and the sessions that are open.
+// The page: log in with the link's ticket, then show the board and the open sessions.
 import { signal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
@@ -9,7 +9,7 @@ import { board, folder, host, palette, problem, refresh, route, shown } from "./
 
 const refused = signal("");
 
-/** The ticket of `fulgur app` stands in the fragment; it is taken out of the address and its history at once. */
+/** The ticket from `fulgur app` is in the URL's fragment; remove it from the URL and the history at once. */
 async function logIn(): Promise<void> {
   const ticket = location.hash.slice(1);
   if (!ticket || ticket.startsWith("/")) return;

@@ -1,4 +1,4 @@
-// Light Markdown as nodes, never as HTML. While a text grows only its last block is read again.
+// Light Markdown as nodes, never as HTML. While a text grows, only its last block is parsed again.
 import type { ComponentChildren, JSX } from "preact";
 
 export type Block =
@@ -10,11 +10,11 @@ export type Block =
   | { kind: "rule" };
 
 const FENCE = /^ {0,3}(```+|~~~+)\s*([^`\s]*)/;
-const MOST_ITEMS = 40; // a longer list is shown as several, so that its beginning need not be drawn again
-const LINES = 40; // of code or output that are one node
+const MOST_ITEMS = 40; // a longer list is shown as several, so that its beginning need not be redrawn
+const LINES = 40; // lines of code or output in one node
 const ITEM = /^( *)([-*+]|\d{1,4}[.)])\s+(.*)$/;
 
-/** A block and where it begins and ends in its text. */
+/** A block, and where it begins and ends in its text. */
 export interface Place {
   block: Block;
   from: number;
@@ -86,7 +86,7 @@ export function read(text: string, start: number): Place[] {
   return found;
 }
 
-/** How many of the blocks cannot change when the text goes on: what follows them must have begun with a whole line. */
+/** How many of the blocks later text cannot change: what follows them must have begun with a whole line. */
 export function settled(text: string, found: Place[]): number {
   const last = found[found.length - 1];
   if (!last) return 0;
@@ -135,7 +135,7 @@ function copy(button: HTMLButtonElement, text: string): void {
   navigator.clipboard.writeText(text).then(tell("Copied"), tell("Not allowed"));
 }
 
-/** Lines in pieces: only the last one changes while a text grows. Shows the last `most` pieces. */
+/** Splits lines into pieces: only the last one changes while a text grows. Shows the last `most` pieces. */
 export function Lines({ text, most = Infinity }: { text: string; most?: number }) {
   const all = text.split("\n");
   const pieces: JSX.Element[] = [];
@@ -150,7 +150,7 @@ export function Lines({ text, most = Infinity }: { text: string; most?: number }
 export function show(block: Block): JSX.Element {
   switch (block.kind) {
     case "code":
-      if (!block.text) return <p hidden />; // its first line has not come, or never did
+      if (!block.text) return <p hidden />; // its first line has not arrived, or never did
       return (
         <div class="code">
           <pre tabIndex={0} role="group" aria-label={block.lang ? `code, ${block.lang}` : "code"}>

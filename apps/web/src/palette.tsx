@@ -1,4 +1,4 @@
-// Ctrl K: every session and command by its name.
+// Ctrl K: every session and command by name.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { board, nextTheme, openAlone, openBeside, palette, short, shown } from "./state";
@@ -45,7 +45,7 @@ export function Palette() {
   const now = Math.min(at.value, found.length - 1);
   const take = (choice: Choice | undefined): void => {
     palette.value = false;
-    if (choice) setTimeout(choice.act, 0); // after the focus went back
+    if (choice) setTimeout(choice.act, 0); // after the focus has returned
   };
   return (
     <div class="veil" onClick={() => take(undefined)}>
@@ -73,7 +73,7 @@ export function Palette() {
             key.stopPropagation();
           }}
         />
-        <ul id="choices" role="listbox" aria-label="Found">
+        <ul id="choices" role="listbox" aria-label="Results">
           {found.map((one, n) => (
             <li id={`choice-${n}`} key={n} role="option" aria-selected={n === now} onClick={() => take(one)}>
               <span>{one.name}</span>

@@ -1,4 +1,4 @@
-// One session: its log, questions, plan and composer, and beside it or behind a tab its changes and its speed.
+// One session: its log, questions, plan and composer; beside it, or behind a tab, its changes and its speed.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Approvals } from "./approval";
@@ -13,7 +13,7 @@ import type { Attached } from "./wire";
 import { Worktree } from "./worktree";
 
 type Part = "chat" | "changes" | "speed";
-const WIDE = 1000; // from here on the changes stand beside the log
+const WIDE = 1000; // from this width on, the changes stand beside the log
 
 export function Pane({ session }: { session: Session }) {
   const part = useSignal<Part>("chat");
@@ -86,13 +86,13 @@ function Head({ session, title }: { session: Session; title: string }) {
       <div class="names">
         <h1 title={title}>{title}</h1>
         <p title={`${place} · ${status?.sandbox ?? ""}`}>
-          {session.gone.value ? "read only" : session.ended.value ? "ended" : <State session={session} />}
+          {session.gone.value ? "read-only" : session.ended.value ? "ended" : <State session={session} />}
           {place && ` · ${short(place)}`}
         </p>
       </div>
       {status && <Model session={session} />}
       <Menu session={session} />
-      <button class="quiet" onClick={() => closePane(session.session)} aria-label="Close this pane; the session goes on" title="Close this pane">
+      <button class="quiet" onClick={() => closePane(session.session)} aria-label="Close this pane; the session keeps running" title="Close this pane">
         ✕
       </button>
       <Worktree session={session} />
@@ -113,7 +113,7 @@ function State({ session }: { session: Session }) {
   return <span class="state works">working {Math.max(0, Math.floor((Date.now() - session.since.value) / 1000))} s</span>;
 }
 
-/** What is done now and then. */
+/** Actions that are needed now and then. */
 function Menu({ session }: { session: Session }) {
   const box = useRef<HTMLDetailsElement>(null);
   const close = (): void => {
@@ -150,7 +150,7 @@ function Menu({ session }: { session: Session }) {
       <div class="choices">
         <button onClick={() => act(() => session.ask("session.undo"))}>Undo the last turn</button>
         <button onClick={() => act(() => session.ask("session.compact"))}>Summarise the context</button>
-        <button onClick={() => act(copy)}>Go on in a copy</button>
+        <button onClick={() => act(copy)}>Continue in a copy</button>
         <button onClick={() => act(() => leave("session.close"))} title="It stays in the list and can be opened again">
           End the session
         </button>

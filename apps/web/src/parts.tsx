@@ -51,7 +51,7 @@ export function Queued({ session }: { session: Session }) {
       {session.queued.value.map((text) => (
         <li>
           <span>{text}</span>
-          <button class="quiet" onClick={() => session.withdraw(text)} aria-label={`Take back: ${text}`} title="Take it back into the prompt">
+          <button class="quiet" onClick={() => session.withdraw(text)} aria-label={`Take back: ${text}`} title="Move it back into the prompt">
             ✕
           </button>
         </li>

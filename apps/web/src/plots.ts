@@ -2,9 +2,9 @@
 import uPlot from "uplot";
 import type { Usage } from "./wire";
 
-/** Draw into `place`; what it gives back removes them again. */
+/** Draw into `place`; returns a function that removes the plots again. */
 export function draw(place: HTMLElement, usage: Usage[]): () => void {
-  /** A canvas does not know variables: ask what one stands for in the colours of now. */
+  /** A canvas does not understand CSS variables: resolve one in the current colours. */
   const colour = (name: string): string => {
     place.style.color = `var(${name})`;
     const found = getComputedStyle(place).color;

@@ -1,4 +1,4 @@
-// One session as it is shown: a list of entries that grows by events, at most once a frame.
+// One session as it is shown: a list of entries that events extend, at most once per frame.
 import { batch, signal } from "@preact/signals";
 import { inNextFrame } from "./frame";
 import { type Block, read, settled } from "./markdown";
@@ -17,8 +17,8 @@ export interface Variant {
 export interface Entry {
   key: number;
   kind: "user" | "steer" | "text" | "thought" | "tool" | "note" | "bad" | "diff" | "variants";
-  text: string; // of an answer: what follows its finished blocks
-  rev: number; // goes up with every change, so that only what changed is drawn again
+  text: string; // for an answer: what follows its finished blocks
+  rev: number; // increases with every change, so that only changed entries are redrawn
   open?: boolean;
   title?: string;
   ok?: boolean;
@@ -27,12 +27,12 @@ export interface Entry {
   runs?: Block[][]; // blocks of an answer that cannot change any more; all runs but the last are full
 }
 
-const MOST_OUTPUT = 100_000; // characters of one tool's output that are kept for the screen
+const MOST_OUTPUT = 100_000; // characters of one tool's output kept for the screen
 const kinds: Record<string, Entry["kind"]> = { user: "user", steer: "steer", assistant: "text", reasoning: "thought", tool: "tool", diff: "diff" };
 
-const RUN = 24; // blocks: enough that few runs make a long answer, few enough that the last one is drawn quickly
+const RUN = 24; // blocks: enough that a long answer has few runs, few enough that the last one is drawn quickly
 
-/** The blocks of an answer in runs. A full run is the same array every time, and is not drawn again. */
+/** The blocks of an answer in runs. A full run stays the same array and is not redrawn. */
 export function runsOf(entry: Entry): Block[][] {
   const runs = (entry.runs ??= [[]]);
   const found = read(entry.text, 0);
@@ -53,17 +53,17 @@ export class Session implements Follower {
   entries: Entry[] = [];
   usage: Usage[] = [];
   readonly version = signal(0);
-  readonly title = signal(""); // what was asked first
+  readonly title = signal(""); // the first prompt
   readonly loaded = signal(false);
   readonly gone = signal(false); // it can only be read
-  readonly ended = signal(false); // by somebody else; the next prompt opens it again
+  readonly ended = signal(false); // by somebody else; the next prompt reopens it
   readonly running = signal(false);
   readonly since = signal(0); // when the running turn was first seen
   readonly status = signal<Status | undefined>(undefined);
   readonly waiting = signal<AgentEvent[]>([]);
   readonly plan = signal<PlanStep[]>([]);
   readonly queued = signal<string[]>([]);
-  readonly returned = signal(""); // a prompt that was taken back, for the composer
+  readonly returned = signal(""); // a withdrawn prompt, for the composer
   readonly changes = signal<FileChange[]>([]);
   readonly speed = signal<Usage | undefined>(undefined);
   readonly worktree = signal<{ folder: string; branch: string } | undefined>(undefined);
@@ -78,12 +78,12 @@ export class Session implements Follower {
     readonly session: string,
   ) {
     host.follow(this).catch((error: unknown) => {
-      if (error instanceof Lost) return; // it is attached again with the next connection
+      if (error instanceof Lost) return; // it is reattached with the next connection
       void this.readOnly(error);
     });
   }
 
-  /** It cannot be gone on with, and this says why; what was said can be read. */
+  /** Show why the session cannot continue; its transcript can still be read. */
   private async readOnly(why: unknown): Promise<void> {
     this.gone.value = true;
     const said = await this.ask<Said[]>("session.read").catch(() => []);
@@ -93,7 +93,7 @@ export class Session implements Follower {
     this.version.value++;
   }
 
-  // ---- what the host tells --------------------------------------------------------------------------------
+  // ---- what the host sends --------------------------------------------------------------------------------
 
   restart(attached: Attached): void {
     this.events = [];
@@ -121,7 +121,7 @@ export class Session implements Follower {
   }
 
   take(seq: number, event: AgentEvent): void {
-    if (seq !== this.seq + 1) return; // seen before the connection was lost
+    if (seq !== this.seq + 1) return; // already seen before the connection was lost
     this.seq = seq;
     this.events.push(event);
     inNextFrame(this.flush);
@@ -144,10 +144,10 @@ export class Session implements Follower {
     });
   };
 
-  // ---- what the person asks -------------------------------------------------------------------------------
+  // ---- what the person requests ---------------------------------------------------------------------------
 
   async submit(text: string, how: "steer" | "queue" = "steer"): Promise<void> {
-    if (this.host.lost?.()) throw new Lost("There is no connection to the host now; nothing was sent.");
+    if (this.host.lost?.()) throw new Lost("There is no connection to the host; nothing was sent.");
     if (this.ended.value) await this.host.follow(this);
     const program = /^\/(variants|tasks|plan|take)\b/.test(text);
     if (program) await this.ask("session.program", { text });
@@ -161,7 +161,7 @@ export class Session implements Follower {
     return this.host.call<T>(method, { session: this.session, ...params });
   }
 
-  /** Ask for something that answers with events; what goes wrong is shown. */
+  /** Send a request that is answered by events; errors are shown. */
   tell(method: string, params: object = {}): void {
     this.ask(method, params).catch((error: unknown) => this.problem(error));
   }
@@ -192,7 +192,7 @@ export class Session implements Follower {
     this.version.value++;
   }
 
-  /** Read what waits to be judged; not more often than it can be seen. */
+  /** Load the changes that wait for a decision, no more often than a person can notice. */
   look(): void {
     if (this.looking) return;
     this.looking = window.setTimeout(() => {
@@ -219,7 +219,7 @@ export class Session implements Follower {
     return entry;
   }
 
-  /** Close what is being written; tools and variants end by events of their own. */
+  /** Close the entry that is being written; tools and variants have their own end events. */
   private close(kind?: Entry["kind"]): void {
     const last = kind ? this.entries.findLast((entry) => entry.kind === kind) : this.entries[this.entries.length - 1];
     if (last?.open && (kind || (last.kind !== "tool" && last.kind !== "variants"))) {

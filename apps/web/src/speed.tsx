@@ -1,4 +1,4 @@
-// How fast a session's model is: the last answer in a line, and all of them as plots and numbers.
+// How fast a session's model is: the last answer in one line, and all answers as plots and numbers.
 import { useEffect, useRef } from "preact/hooks";
 import type { Session } from "./session";
 import type { Usage } from "./wire";
@@ -15,7 +15,7 @@ export function Speed({ usage }: { usage: Usage | undefined }) {
   );
 }
 
-/** Loaded when it is looked at: plots are a third of the app. */
+/** Loaded on demand: plots are a third of the app. */
 export function Plots({ session }: { session: Session }) {
   const place = useRef<HTMLDivElement>(null);
   const count = session.usage.length;

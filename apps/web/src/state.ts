@@ -1,4 +1,4 @@
-// What the whole page shares: the host, which sessions are open, the list of all, and how it looks.
+// What the whole page shares: the host, the open sessions, the list of all sessions, and the appearance.
 import { computed, effect, signal } from "@preact/signals";
 import { Session } from "./session";
 import { Host, type SessionInfo } from "./wire";
@@ -65,14 +65,14 @@ export const board = computed(() => {
   ].filter((group) => group.sessions.length);
 });
 
-/** Subagents and variants by the session that they worked for. */
+/** Subagents and variants, grouped by the session that they worked for. */
 export const members = computed(() => Map.groupBy(stored.value.filter((info) => info.parent), (info) => info.parent));
 
 export async function refresh(): Promise<void> {
   stored.value = await host.call<SessionInfo[]>("session.list", {}, true);
 }
 
-/** The part of a path that people know it by. */
+/** The last part of a path. */
 export const short = (path: string): string => path.replace(/\/+$/, "").split("/").pop() || path;
 
 export function ago(seconds: number): string {

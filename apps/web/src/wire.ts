@@ -1,5 +1,5 @@
-// The connection to the host: JSON-RPC over one WebSocket that mends itself. A lost connection loses nothing: what was
-// shown is named by its number, and what must not be done twice carries an id.
+// The connection to the host: JSON-RPC over one WebSocket that reconnects by itself. A lost connection loses nothing:
+// events are numbered, and requests that must not run twice carry an id.
 import { signal } from "@preact/signals";
 
 export interface AgentEvent {
@@ -102,11 +102,11 @@ interface Waiting {
   before?: (value: unknown) => void;
 }
 
-const FRAME_MS = 15; // events come together: a screen shows no more than a frame's
+const FRAME_MS = 15; // batch events: a screen shows no more than one update per frame
 
 export class Lost extends Error {}
 
-/** Whoever follows a session: it is told what came, and where to go on after a lost connection. */
+/** A session's follower: receives its events, and remembers where to continue after a lost connection. */
 export interface Follower {
   session: string;
   epoch: string;
@@ -116,11 +116,11 @@ export interface Follower {
   closed(): void;
 }
 
-/** How a session reaches the host: a socket of its own here, the extension's in VS Code. */
+/** How a session reaches the host: its own socket here, the extension's in VS Code. */
 export interface Link {
   call<T>(method: string, params?: object, again?: boolean): Promise<T>;
   follow(follower: Follower): Promise<void>;
-  /** Whether the connection is lost now. */
+  /** Whether the connection is currently lost. */
   lost?(): boolean;
 }
 
@@ -136,10 +136,10 @@ export class Host implements Link {
   private readonly followers = new Map<string, Follower>();
   private count = 0;
 
-  /** Connect, and again whenever the connection is lost, until the login has ended. */
+  /** Connect, and reconnect whenever the connection is lost, until the login has ended. */
   async run(): Promise<void> {
     for (let failed = 0; ; failed++) {
-      const wait = pause(Math.min(3000, 100 * 2 ** failed)); // at the latest then
+      const wait = pause(Math.min(3000, 100 * 2 ** failed)); // the least time between two attempts
       const login = await fetch("/login").then((answer) => answer.status, () => 0);
       if (login === 403) {
         this.state.value = "out";
@@ -151,7 +151,7 @@ export class Host implements Link {
     }
   }
 
-  /** One connection, from its opening to its end; whether it was ever open. */
+  /** Run one connection from opening to end; resolves to whether it was ever open. */
   private connected(): Promise<boolean> {
     return new Promise((end) => {
       const socket = new WebSocket(`ws://${location.host}/host`, "fulgur.host");
@@ -191,7 +191,7 @@ export class Host implements Link {
       this.waiting.delete(message.id ?? -1);
       if (message.error) one?.reject(new Error([message.error.message, message.error.data?.hint].filter(Boolean).join(". ")));
       else {
-        one?.before?.(message.result); // before any event behind it is read
+        one?.before?.(message.result); // before any later event is read
         one?.resolve(message.result);
       }
       return;
@@ -224,7 +224,7 @@ export class Host implements Link {
     if (this.state.value !== "open") await new Promise<void>((go) => this.opened.push(go));
   }
 
-  /** Ask the host. `again`: it is safe to ask a second time when the connection is lost in between. */
+  /** Call the host. `again`: it is safe to repeat the call if the connection is lost in between. */
   async call<T>(method: string, params: object = {}, again = false): Promise<T> {
     for (;;) {
       await this.ready();

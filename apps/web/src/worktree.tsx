@@ -55,11 +55,11 @@ export function Worktree({ session }: { session: Session }) {
       ) : (
         <>
           {result && result.conflicts.length > 0 && (
-            <button class="primary" disabled={busy.value || session.running.value} onClick={() => void resolve()} title="Bring the folder's changes in here and let the agent resolve what conflicts">
+            <button class="primary" disabled={busy.value || session.running.value} onClick={() => void resolve()} title="Bring the folder's changes in here and let the agent resolve the conflicts">
               Let the agent resolve it
             </button>
           )}
-          <button class={result ? "" : "primary"} disabled={busy.value || session.running.value} onClick={() => void merge()} title="Commit what was changed and merge it into the folder it came from">
+          <button class={result ? "" : "primary"} disabled={busy.value || session.running.value} onClick={() => void merge()} title="Commit the changes and merge them into the original folder">
             Merge
           </button>
           <button disabled={busy.value || session.running.value} onClick={() => (sure.value = true)}>
