@@ -73,7 +73,7 @@ export class Answer {
       try {
         return { id, name, input: JSON.parse(written || "{}") as object };
       } catch {
-        throw new Error(`The model called ${name} with something that is not JSON.`);
+        throw new Error(`The model called ${name} with arguments that are not valid JSON.`);
       }
     });
   }

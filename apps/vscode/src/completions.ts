@@ -8,7 +8,7 @@ import type { Status } from "./status";
 const TOKENS = 48;
 const CONTEXT = 12_000; // characters before the cursor to send; the server cuts them to what the model sees
 const AFTER = 4_000;
-const UNSURE = "the model is not sure how this goes on (“Complete here now” shows its guess)";
+const UNSURE = "the model is not sure how this continues (“Complete here now” shows its guess)";
 
 interface Completion {
   choices: { text: string }[];

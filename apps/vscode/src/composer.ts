@@ -48,7 +48,7 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
       const found = (await this.host.call<SessionInfo[]>("session.list", { workspace: root() })).filter((one) => !one.parent && (one.turns || one.live));
       const state = (one: SessionInfo): string => (one.waiting ? "needs you" : one.running ? "working" : new Date(one.updated * 1000).toLocaleString());
       const rows = found.map((one) => ({ label: one.title.split("\n")[0] || "New session", description: state(one), session: one.session }));
-      const chosen = await vscode.window.showQuickPick(rows, { placeHolder: rows.length ? "Which session?" : "There is no session of this folder yet" });
+      const chosen = await vscode.window.showQuickPick(rows, { placeHolder: rows.length ? "Which session?" : "This folder has no sessions yet" });
       if (!chosen) return;
       await vscode.commands.executeCommand("fulgur.composer.focus");
       await this.next({ session: chosen.session });
@@ -105,7 +105,7 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
         const { id, method, again } = message;
         const ask = (): Promise<unknown> => this.host.call(method, { ...message.params, session });
         try {
-          if (!session || !METHODS.has(method)) throw new Error(`${method} cannot be asked here`);
+          if (!session || !METHODS.has(method)) throw new Error(`${method} cannot be called here`);
           this.post({ type: "answer", id, result: again ? await ask().catch(ask) : await ask() });
         } catch (error) {
           this.post({ type: "answer", id, error: told(error) });

@@ -203,7 +203,7 @@ export class InlineEdit implements vscode.CodeLensProvider, vscode.Disposable {
     const place = this.open.range;
     return [
       new vscode.CodeLens(place, { title: "$(check) Keep", command: "fulgur.edit.accept" }),
-      new vscode.CodeLens(place, { title: "$(discard) Take back", command: "fulgur.edit.reject" }),
+      new vscode.CodeLens(place, { title: "$(discard) Undo", command: "fulgur.edit.reject" }),
     ];
   }
 
@@ -271,7 +271,7 @@ export class InlineEdit implements vscode.CodeLensProvider, vscode.Disposable {
       const place = new vscode.Range(document.positionAt(start), document.positionAt(start + open.text.length));
       await open.editor.edit((builder) => builder.replace(place, open.before));
     } else {
-      void vscode.window.showWarningMessage("Fulgur: the lines were changed since; use Undo to take the edit back.");
+      void vscode.window.showWarningMessage("Fulgur: the lines have changed since; use the editor's Undo to revert the edit.");
     }
     this.close();
   }

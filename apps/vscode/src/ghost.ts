@@ -39,7 +39,7 @@ export class Known {
 
 /** Why no ghost text is requested at a place; undefined if it is. */
 export function quiet(lineAfter: string, selected: boolean): string | undefined {
-  if (selected) return "a text is selected";
+  if (selected) return "text is selected";
   if (/^[\w]/.test(lineAfter)) return "the cursor is inside a word";
   if (lineAfter.trim().length > 8) return "more than a few characters follow the cursor on its line";
   return undefined;

@@ -18,7 +18,7 @@ export function launch(...words: string[]): Promise<void> {
       reject(
         new Missing(
           error.code === "ENOENT"
-            ? `The program "${command}" was not found. Install Fulgur (make run in its checkout), or set fulgur.command to its whole path.`
+            ? `The program "${command}" was not found. Install Fulgur (make run in its checkout), or set fulgur.command to its full path.`
             : `"${command}" cannot be started: ${error.message}`,
         ),
       ),

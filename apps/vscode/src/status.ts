@@ -3,7 +3,7 @@ import * as vscode from "vscode";
 
 export class Status implements vscode.Disposable {
   private readonly item = vscode.window.createStatusBarItem("fulgur.status", vscode.StatusBarAlignment.Right, 90);
-  private reason = "nothing was asked yet";
+  private reason = "nothing was requested yet";
 
   constructor() {
     this.item.name = "Fulgur";

@@ -44,5 +44,5 @@ test("errors and broken calls are said", () => {
   assert.throws(() => new Answer().text('data: {"error":{"message":"too long"}}\n'), /too long/);
   const answer = new Answer();
   answer.text(event({ tool_calls: [{ index: 0, id: "a", function: { name: "read", arguments: "{" } }] }));
-  assert.throws(() => answer.calls(), /read.*not JSON/);
+  assert.throws(() => answer.calls(), /read.*not valid JSON/);
 });

@@ -213,7 +213,7 @@ try {
   };
   await inline("rename result to amount");
   await picture("4-inline-edit");
-  await page.locator('.codelens-decoration a:has-text("Take back")').click();
+  await page.locator('.codelens-decoration a:has-text("Undo")').click();
   await shows("return result");
   await saved(/return result/);
   passed("an inline edit was taken back");
@@ -289,7 +289,7 @@ try {
   // ---- why nothing appeared
   await page.locator('.tab[aria-label*="shop.py"]').first().click();
   await page.locator(".monaco-editor .view-lines").first().click();
-  await command("Fulgur: Switch suggestions on or off for this language");
+  await command("Fulgur: Turn suggestions on or off for this language");
   await page.waitForSelector("text=suggestions are off for python");
   await page.keyboard.press("Control+End");
   await page.keyboard.type("\nprint(");
@@ -297,7 +297,7 @@ try {
   await command("Fulgur: Why did nothing appear?");
   await page.waitForSelector("text=it is switched off for python");
   await picture("9-why-nothing");
-  await command("Fulgur: Switch suggestions on or off for this language");
+  await command("Fulgur: Turn suggestions on or off for this language");
   await page.waitForSelector("text=suggestions are on for python");
   passed("off for a language, and the reason is told");
   // ---- a window that is opened again shows its session, and others are found by name
@@ -308,7 +308,7 @@ try {
   await again.waitForSelector("text=It ran.");
   assert.equal(await again.locator(".said.user").first().innerText(), "count");
   await command("Fulgur: New session");
-  await again.waitForSelector("text=Nothing was said yet.");
+  await again.waitForSelector("text=No messages yet.");
   await choose("Fulgur: Open a session"); // which asks on in the same box
   await page.locator(".quick-input-list .monaco-list-row", { hasText: "count" }).click();
   await again.waitForSelector("text=It ran.");
