@@ -72,3 +72,32 @@ def test_a_program_that_is_started_by_name_stays_as_it_is(project: Path) -> None
     (project / "pyproject.toml").write_text("[project.scripts]\nnet = 'app.net:main'\n")
     with pytest.raises(RefactorError, match=r"main is started by pyproject.toml"):
         make_async_everywhere(project, project / "app/net.py", "fetch", None)
+
+
+AT_IMPORT = "extra.py:[0-9]+ fetch is called while the module is imported"
+
+
+@pytest.mark.parametrize(
+    ("code", "starts"),
+    [
+        ("if __name__ == '__main__':\n    fetch('a')\n", True),
+        ("if '__main__' == __name__:\n    fetch('a')\n", True),
+        ("if __name__ == '__main__' and fetch('a'):\n    print()\n", True),
+        ("if __name__ == '__main__' and ready:\n    fetch('a')\n", True),
+        ("if not __name__ == '__main__':\n    print()\nelse:\n    fetch('a')\n", True),
+        ("if __name__ != '__main__':\n    print()\nelse:\n    fetch('a')\n", True),
+        ("if ready:\n    print()\nelif __name__ == '__main__':\n    fetch('a')\n", True),
+        ("if __name__ == '__main__':\n    print()\nelse:\n    fetch('a')\n", False),
+        ("if __name__ != '__main__':\n    fetch('a')\n", False),
+        ("if __name__ == '__main__' or ready:\n    fetch('a')\n", False),
+        ("if fetch('a') and __name__ == '__main__':\n    print()\n", False),
+    ],
+)
+def test_asyncio_runs_only_what_the_program_starts(project: Path, code: str, starts: bool) -> None:
+    (project / "app/extra.py").write_text(f"from app.net import fetch\n{code}")
+    if not starts:
+        with pytest.raises(RefactorError, match=AT_IMPORT):
+            make_async_everywhere(project, project / "app/net.py", "fetch", None)
+        return
+    result = make_async_everywhere(project, project / "app/net.py", "fetch", None)
+    assert "asyncio.run(fetch('a'))" in result.files[project / "app/extra.py"][1]

@@ -89,7 +89,34 @@ def test_refused(project: Path, name: str, target: str, problem: str) -> None:
     assert all((project / file).read_text() == text for file, text in FILES.items())
 
 
-def test_a_circle_of_imports_is_refused(project: Path) -> None:
+def test_an_import_cycle_is_refused(project: Path) -> None:
     (project / "src/pkg/text.py").write_text("from .user import run\n")
+    with pytest.raises(RefactorError, match=r"import cycle: .*user.py"):
+        moved(project, "load", "text")
+
+
+@pytest.mark.parametrize(
+    ("code", "runs"),
+    [
+        ("if TYPE_CHECKING:\n    IMPORT\n", False),
+        ("if typing.TYPE_CHECKING:\n    IMPORT\n", False),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    IMPORT\n", True),
+        ("if not TYPE_CHECKING:\n    IMPORT\n", True),
+        ("if not TYPE_CHECKING:\n    pass\nelse:\n    IMPORT\n", False),
+        ("if TYPE_CHECKING and fast:\n    IMPORT\n", False),
+        ("if TYPE_CHECKING or fast:\n    IMPORT\n", True),
+        ("if not TYPE_CHECKING or fast:\n    pass\nelse:\n    IMPORT\n", False),
+        ("if fast:\n    pass\nelif TYPE_CHECKING:\n    IMPORT\n", False),
+        ("if fast:\n    pass\nelif not TYPE_CHECKING:\n    IMPORT\n", True),
+        ("if __name__ == '__main__':\n    IMPORT\n", False),
+        ("if __name__ != '__main__':\n    IMPORT\n", True),
+        ("def late():\n    IMPORT\n", False),
+    ],
+)
+def test_an_import_counts_for_a_cycle_where_it_may_run_at_import_time(project: Path, code: str, runs: bool) -> None:
+    (project / "src/pkg/text.py").write_text(code.replace("IMPORT", "from .user import run"))
+    if not runs:
+        assert moved(project, "load", "text")
+        return
     with pytest.raises(RefactorError, match=r"import cycle: .*user.py"):
         moved(project, "load", "text")

@@ -134,7 +134,7 @@ REFUSED: list[tuple[Call, str, str]] = [
     (has("__hash__", "x"), POINT, "no __eq__"),
     (has("__hash__", "x", "_y"), POINT + EQ_X, "compare _y"),
     (has("__hash__", "z"), POINT + "        self.z = []\n" + EQ_X.replace(".x", ".z"), "is mutable"),
-    (has("__eq__", "x"), POINT + "\n    @functools.lru_cache()\n    def area(self):\n        return 1\n", "become unhashable"),
+    (has("__eq__", "x"), POINT + "\n    @functools.lru_cache()\n    def area(self):\n        return 1\n", "unhashable"),
     (has("__slots__", "x"), POINT, "_y is set"),
     (has("__slots__", "x", "_y"), POINT + "\n    def f(self):\n        self.z = 1\n", "z is set"),
     (has("__slots__", "x", "_y"), POINT + "\n\nPoint(1, 2).z = 1\n", "z is set"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.edit.project.family import last_name, on_any_object, only_one
+from fulgur.edit.project.import_time import skipped_at_import
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed
@@ -204,7 +205,7 @@ class _Spread:
         if isinstance(caller, ast.AsyncFunctionDef):
             self._await(module, call)
             return None
-        if caller is None and self._in_main(source, call):
+        if caller is None and skipped_at_import(source, call):
             self._run(module, call)
             return None
         if caller is None:
@@ -234,11 +235,6 @@ class _Spread:
         start, end = module.source.span(call)
         self.runs.add(module.path)
         self._edit(module, Edit(start, start, "asyncio.run("), Edit(end, end, ")"))
-
-    @staticmethod
-    def _in_main(source: Source, node: ast.AST) -> bool:
-        tests = [ast.dump(a.test) for a in source.ancestors(node) if isinstance(a, ast.If)]
-        return any("__name__" in test and "__main__" in test for test in tests)
 
 
 def _is_test(module: Module, function: Function) -> bool:

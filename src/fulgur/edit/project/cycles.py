@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from fulgur.edit.project.import_time import at_import
 from fulgur.edit.project.modules import Project
 from fulgur.edit.refactor.source import Unusable, parse
 
@@ -13,7 +14,8 @@ from fulgur.edit.refactor.source import Unusable, parse
 def cycle(project: Project, texts: Mapping[Path, str]) -> list[Path]:
     """A cycle through an import that these new texts add; empty when there is none.
 
-    Imports inside functions, or only for type checkers, do not count: they run later, or never."""
+    Imports inside functions, for type checkers, or below `if __name__ == "__main__"` do not count: they do not run when
+    the module is imported."""
     known: dict[Path, set[Path]] = {}
 
     def imported(path: Path) -> set[Path]:
@@ -65,8 +67,9 @@ def imports_at_start(project: Project, path: Path, text: str, extra: Iterable[Pa
         node = stack.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            stack += node.orelse
+        if isinstance(node, ast.If):
+            runs = at_import(node.test)
+            stack += [*(node.body if runs is not False else ()), *(node.orelse if runs is not True else ())]
             continue
         if isinstance(node, ast.Import):
             names = [(0, alias.name) for alias in node.names]
