@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 AS_ASKED, NOTHING = "as asked", "nothing to do"
 # Calls below this probability are not shown (`fulgur eval edits`: chosen on four packages, confirmed on four others).
-SURE = 0.5
+MIN_PROBABILITY = 0.5
 
 Others = tuple[tuple[Document, str], ...]
 
@@ -192,7 +192,7 @@ def propose(
         return Refusal(AS_ASKED, f"the embedded model edits only Python, not {kind}")
     if guessed and (missing := not_there(instruction, document)):
         return Refusal(AS_ASKED, missing)
-    if guessed and isinstance(answer, Call) and probability is not None and probability < SURE:
+    if guessed and isinstance(answer, Call) and probability is not None and probability < MIN_PROBABILITY:
         return Refusal(AS_ASKED, unsure(answer))
     if isinstance(answer, Steps):
         return _in_steps(task, answer, members, checked=checked)
@@ -279,7 +279,7 @@ def _all_verified(
     understood: str,
 ) -> Proposal | Refusal:
     """The edit of all its files, refused when the checks find a problem in one of them."""
-    result = verified(document, text, asked, notes, members, brought(others))
+    result = verified(document, text, asked, notes, members, names_added(others))
     if isinstance(result, Refusal):
         return result
     for other, changed in others:
@@ -335,15 +335,15 @@ def verified(
     asked: Collection[str],
     notes: tuple[str, ...] = (),
     members: MemberCheck | None = None,
-    brought: Collection[str] = (),
+    added: Collection[str] = (),
 ) -> Proposal | Refusal:
     """The new text as a proposal, or a refusal when the checks find a problem.
 
     Names that the user spelt out (`asked`) may not exist yet: they are noted, not refused. Names that other files of
-    the same edit add (`brought`) are not on disk yet, and no problem.
+    the same edit add (`added`) are not on disk yet, and no problem.
     """
     found = check(document.path, document.text, text, members)
-    found.names = unmet(found.names, brought)
+    found.names = unresolved(found.names, added)
     if found.parses:
         return Refusal(PARSES, f"the result does not parse ({found.parses[0]})", found)
     wrong = [p for p in found.names if p.certain or not set(asked).issuperset(re.findall(r"\w+", p.name))]
@@ -353,7 +353,7 @@ def verified(
     return Proposal(document, text, notes, found)
 
 
-def brought(others: Others) -> set[str]:
+def names_added(others: Others) -> set[str]:
     """The names that the other files of an edit add: new modules, and new names in modules."""
     found: set[str] = set()
     for document, text in others:
@@ -363,9 +363,9 @@ def brought(others: Others) -> set[str]:
     return found
 
 
-def unmet(problems: list[Problem], brought: Collection[str]) -> list[Problem]:
+def unresolved(problems: list[Problem], added: Collection[str]) -> list[Problem]:
     """The problems that remain once the other files are written too."""
-    return [p for p in problems if p.certain or not set(brought).issuperset(re.findall(r"\w+", p.name))]
+    return [p for p in problems if p.certain or not set(added).issuperset(re.findall(r"\w+", p.name))]
 
 
 def write(proposal: Proposal, journal: EditJournal) -> list[FileDiff]:

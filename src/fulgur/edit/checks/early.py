@@ -23,7 +23,7 @@ class Order:
 
     certain: tuple[Read, ...]  # early reads inside its functions, whatever the rest of the module does
     reads: tuple[Read, ...]  # module-level reads of names that this part has not bound before
-    made: frozenset[str]  # names bound once the part has run
+    bound: frozenset[str]  # names bound once the part has run
     binds: frozenset[str]  # names of the module that it binds
     declared: frozenset[str]  # `global` in one of its functions: bound at an unknown time
     module_global: bool  # `global` outside functions
@@ -39,7 +39,7 @@ def early_within(tree: ast.Module, text: str, postponed: bool) -> Order:
     return Order(
         tuple(order.certain),
         tuple(order.found),
-        frozenset(order.made),
+        frozenset(order.bound),
         frozenset(_binds(tree.body)),
         frozenset(name for node in stated for name in node.names),
         bool(stated) and any(isinstance(node, ast.Global) for node in _own(tree.body)),
@@ -51,14 +51,14 @@ def early_reads(orders: Iterable[tuple[int, Order]], given: Collection[str]) -> 
     parts = list(orders)
     elsewhere = frozenset().union(*(order.declared for _, order in parts))
     later = (frozenset(given) & frozenset().union(*(order.binds for _, order in parts))) - elsewhere
-    made: set[str] = set()
+    bound: set[str] = set()
     for above, order in parts:
         for scope, name, line in order.certain:
             yield scope, name, line + above
         for scope, name, line in order.reads:
-            if name in later and name not in made:
+            if name in later and name not in bound:
                 yield scope, name, line + above
-        made |= order.made
+        bound |= order.bound
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -97,7 +97,7 @@ def _binds(nodes: Iterable[ast.AST]) -> set[str]:
 class _Order:
     """Walks the statements of one scope in execution order.
 
-    `later` are its names (None: not known yet), `made` those bound so far, `hidden` those that a class body binds.
+    `later` are its names (None: not known yet), `bound` those bound so far, `hidden` those that a class body binds.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class _Order:
         scope: str,
         later: set[str] | None,
         hidden: frozenset[str],
-        made: set[str],
+        bound: set[str],
         postponed: bool,
         declares: bool,
     ) -> None:
         self.scope = scope
         self.later = later
         self.hidden = hidden
-        self.made = made
+        self.bound = bound
         self.postponed = postponed
         self.declares = declares  # it may contain `global` or `nonlocal`
         self.found: list[Read] = []  # in this scope
@@ -126,8 +126,10 @@ class _Order:
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
-                self.made.add(node.id)
-            elif (self.later is None or node.id in self.later) and not (node.id in self.made or node.id in self.hidden):
+                self.bound.add(node.id)
+            elif (self.later is None or node.id in self.later) and not (
+                node.id in self.bound or node.id in self.hidden
+            ):
                 self.found.append((self.scope, node.id, node.lineno))
         elif isinstance(node, _FUNCTIONS):
             self._function(node)
@@ -135,16 +137,16 @@ class _Order:
             self.run([*node.decorator_list, *node.bases, *node.keywords])
             # A class body runs now; names that it does not bind are looked up outside.
             hidden = self.hidden | _binds(node.body)
-            inner = _Order(f"{self.scope}.{node.name}", self.later, hidden, self.made, self.postponed, self.declares)
+            inner = _Order(f"{self.scope}.{node.name}", self.later, hidden, self.bound, self.postponed, self.declares)
             inner.run(node.body)
             self.found += inner.found
             self.certain += inner.certain
-            self.made.add(node.name)
+            self.bound.add(node.name)
         elif isinstance(node, _DEFERRED):
             self.run([*node.args.defaults, *node.args.kw_defaults] if isinstance(node, ast.Lambda) else [])
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             self.run([node.iter] if not isinstance(node, ast.While) else [])
-            self.made |= _binds([node])
+            self.bound |= _binds([node])
             self.run([*([node.test] if isinstance(node, ast.While) else []), *node.body, *node.orelse])
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.NamedExpr)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -158,7 +160,7 @@ class _Order:
                 self.visit(node.target)
         else:
             if isinstance(node, (*_COMPREHENSIONS, ast.Try, ast.TryStar, ast.Match, ast.alias)):
-                self.made |= _binds([node]) | _stored(node)
+                self.bound |= _binds([node]) | _stored(node)
             self.run(ast.iter_child_nodes(node))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -168,7 +170,7 @@ class _Order:
         self.run([*node.decorator_list, *args.defaults, *args.kw_defaults])
         if not self.postponed:
             self.run([*(arg.annotation for arg in (*parameters, *stars)), node.returns])
-        self.made.add(node.name)
+        self.bound.add(node.name)
         taken = {arg.arg for arg in (*parameters, *stars)}
         stated = (s for s in ast.walk(node) if isinstance(s, (ast.Global, ast.Nonlocal))) if self.declares else ()
         names = _binds(node.body) - taken - {name for statement in stated for name in statement.names}

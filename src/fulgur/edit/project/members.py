@@ -17,7 +17,7 @@ from fulgur.edit.project.family import Family, family_of_member, last_name, on_a
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.outside import defined_outside, outer_base
 from fulgur.edit.project.records import has_field, has_keys, keyword_edits, pattern_edits
-from fulgur.edit.project.rename import BY_NAME, Changed, Place, in_text_files
+from fulgur.edit.project.rename import BY_NAME, Changed, Occurrence, in_text_files
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.rename import attribute_edit, check_name, member_classes, member_edits, members
 from fulgur.edit.refactor.source import Edit, apply_edits, parse
@@ -114,13 +114,13 @@ def _dotted(module: Module, family: Family, old: str, new: str) -> Iterator[Edit
 
 def _left(
     module: Module, family: Family, old: str, taken: set[int], listed: re.Pattern[str], *, field: bool
-) -> Iterator[Place]:
+) -> Iterator[Occurrence]:
     """Uses on objects of unknown classes, and texts that name the member."""
     source = module.source
 
-    def place(at: int, kind: str) -> Place:
+    def place(at: int, kind: str) -> Occurrence:
         line = source.line_of(at)
-        return Place(module.path, line, kind, source.lines[line - 1].strip())
+        return Occurrence(module.path, line, kind, source.lines[line - 1].strip())
 
     found = [node for node in source.all(ast.Attribute) if node.attr == old]
     attributes = {source.end(node) - len(old) for node in found}

@@ -17,7 +17,7 @@ from pathlib import Path
 from fulgur.edit.project.cycles import cycle
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.references import References
-from fulgur.edit.project.rename import Changed, Place
+from fulgur.edit.project.rename import Changed, Occurrence
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.imports import Import, add_import, alias_removal, top_imports
 from fulgur.edit.refactor.source import Edit, Source, apply_edits, parse
@@ -215,7 +215,7 @@ class _Move:
                 if reach.file(use.value, module.scope_of(use)) == self.home.path:
                     keeps = True
                     text = module.source.lines[use.lineno - 1].strip()
-                    result.unsure.append(Place(module.path, use.lineno, "attribute", text))
+                    result.unsure.append(Occurrence(module.path, use.lineno, "attribute", text))
             keeps = self._by_string(module, result) or keeps
         return keeps
 
@@ -227,7 +227,7 @@ class _Move:
             if isinstance(node.value, str) and node.value.replace(":", ".") in dotted:
                 found = True
                 text = module.source.lines[node.lineno - 1].strip()
-                result.unsure.append(Place(module.path, node.lineno, "text", text))
+                result.unsure.append(Occurrence(module.path, node.lineno, "text", text))
         return found
 
     def _origin(self, module: Module, node: ast.ImportFrom) -> Path | None:

@@ -26,7 +26,7 @@ _TEXT_FILES = (".md", ".rst", ".txt", ".toml", ".cfg", ".ini", ".yml", ".yaml", 
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class Occurrence:
     """A line that may refer to the name. `kind`: attribute, text, file (not Python) or value (used, but not called)."""
 
     path: Path
@@ -40,7 +40,7 @@ class Changed:
     """The files that change, as (before, after), and the places that were left alone."""
 
     files: dict[Path, tuple[str, str]] = field(default_factory=dict)
-    unsure: list[Place] = field(default_factory=list)
+    unsure: list[Occurrence] = field(default_factory=list)
 
 
 def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Changed:
@@ -132,7 +132,7 @@ class _Rename:
                 return match.start()
         return None
 
-    def _left(self, module: Module, taken: set[int]) -> Iterator[Place]:
+    def _left(self, module: Module, taken: set[int]) -> Iterator[Occurrence]:
         """Occurrences of the name that were not renamed and do not clearly mean something else."""
         source = module.source
         bound = {use.start for use in module.names.uses if use.name == self.old}
@@ -145,10 +145,10 @@ class _Rename:
             line = source.line_of(at)
             text = source.lines[line - 1].strip()
             kind = "attribute" if at in attributes else "text"
-            yield Place(module.path, line, kind, text)
+            yield Occurrence(module.path, line, kind, text)
 
 
-def in_text_files(project: Project, word: str, pattern: re.Pattern[str]) -> Iterator[Place]:
+def in_text_files(project: Project, word: str, pattern: re.Pattern[str]) -> Iterator[Occurrence]:
     """Lines that contain the word in other files of the project, such as documents and settings."""
     for entry in walk(project.workspace, limit=20_000):
         if not entry.name.endswith(_TEXT_FILES) or entry.stat(follow_symlinks=False).st_size > 512 << 10:
@@ -157,7 +157,7 @@ def in_text_files(project: Project, word: str, pattern: re.Pattern[str]) -> Iter
         if word in text:
             for number, line in enumerate(text.splitlines(), 1):
                 if pattern.search(line):
-                    yield Place(Path(entry.path), number, "file", line.strip())
+                    yield Occurrence(Path(entry.path), number, "file", line.strip())
 
 
 def _annotation_strings(tree: ast.AST) -> Iterator[ast.AST]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from fulgur.edit.project.family import Family, family_of_member, last_name, on_any_object, only_one
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.references import References
-from fulgur.edit.project.rename import Changed, Place
+from fulgur.edit.project.rename import Changed, Occurrence
 from fulgur.edit.refactor import RefactorError, apply_call
 from fulgur.edit.refactor.local.functions import defaults, parameters
 from fulgur.edit.refactor.parameters import (
@@ -75,7 +75,9 @@ def change_signature(
             )
         if call.name != "add_parameter" or len(call.args) == 3:
             lines = [line for line in values if call.name != "rename_parameter" or line not in _decorators(other)]
-            result.unsure += [Place(other.path, line, "value", other.source.lines[line - 1].strip()) for line in lines]
+            result.unsure += [
+                Occurrence(other.path, line, "value", other.source.lines[line - 1].strip()) for line in lines
+            ]
     if not result.files:
         raise RefactorError(f"no call of {function.name} passes arguments by position")
     return result
@@ -197,9 +199,9 @@ def _uses_of_method(
     return meant, {id(node) for node in rest}
 
 
-def _place(module: Module, node: ast.AST) -> Place:
+def _place(module: Module, node: ast.AST) -> Occurrence:
     line: int = node.lineno  # type: ignore[attr-defined]
-    return Place(module.path, line, "attribute", module.source.lines[line - 1].strip())
+    return Occurrence(module.path, line, "attribute", module.source.lines[line - 1].strip())
 
 
 def _matters(call: Call, home: Source, function: Function, node: ast.Call) -> bool:

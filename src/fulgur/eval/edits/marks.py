@@ -5,7 +5,7 @@ from __future__ import annotations
 from fulgur.edit.checks import check
 from fulgur.edit.checks.trial import try_out
 from fulgur.edit.checks.verdict import verdict
-from fulgur.edit.editor import Proposal, brought, member_check, unmet
+from fulgur.edit.editor import Proposal, member_check, names_added, unresolved
 from fulgur.errors import FulgurError
 from fulgur.eval.projects import Project
 from fulgur.workspace.folders import home
@@ -25,7 +25,7 @@ class Marks:
         """Whether the edit gets a ✓, and the note on its tests."""
         document = proposal.document
         found = check(document.path, document.text, proposal.text, self._members)
-        found.names = unmet(found.names, brought(proposal.others))
+        found.names = unresolved(found.names, names_added(proposal.others))
         trial = try_out(self._project.folder, proposal.changes(), home())
         return verdict(found, trial).holds and not found.names, trial.note or "; ".join(trial.problems)[:300]
 

@@ -129,7 +129,7 @@ def make_async(src: Piece, args: tuple[str, ...]) -> Edits:
     return [Edit(src.start(function), src.start(function), "async ")]
 
 
-def head_end(src: Piece, function: Function) -> tuple[int, int]:
+def signature_end(src: Piece, function: Function) -> tuple[int, int]:
     """The offsets after the closing parenthesis of the parameters, and of the colon that ends the head."""
     start, depth, closed = src.start(function), 0, -1
     first_line = function.lineno
@@ -170,7 +170,7 @@ def return_edits(src: Piece, function: Function, kind: str) -> Edits:
     expression(kind)
     if function.returns is not None:
         return [] if ast.dump(function.returns) == expression(kind) else [Edit(*src.span(function.returns), kind)]
-    closed, colon = head_end(src, function)
+    closed, colon = signature_end(src, function)
     return [Edit(closed, colon, f" -> {kind}")]
 
 
@@ -257,7 +257,7 @@ def with_parameter(src: Piece, function: Function, text: str) -> Edits:
         raise RefactorError(f"{function.name} is a property, which takes no arguments")
     ordinary = [*function.args.posonlyargs, *function.args.args]
     if not ordinary:
-        closed, _ = head_end(src, function)
+        closed, _ = signature_end(src, function)
         at = src.text.rfind("(", 0, closed) + 1
         return [Edit(at, at, text)]
     last = defaults(function).get(ordinary[-1].arg, ordinary[-1])
@@ -308,7 +308,7 @@ def remove_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
     stars = [arg for arg in (function.args.vararg, function.args.kwarg) if arg is not None]
     edits = [unannotate(src, function, arg) for arg in [*parameters(function), *stars] if arg.annotation is not None]
     if function.returns is not None:
-        closed, colon = head_end(src, function)
+        closed, colon = signature_end(src, function)
         edits.append(Edit(closed, colon, ""))
     return edits
 

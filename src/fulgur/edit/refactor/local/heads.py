@@ -6,7 +6,7 @@ import ast
 import re
 
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.local.functions import head_end, new_parameter, parameter, parameters
+from fulgur.edit.refactor.local.functions import new_parameter, parameter, parameters, signature_end
 from fulgur.edit.refactor.local.piece import Edits, Piece, definition, expression, only
 from fulgur.edit.refactor.source import Edit, dotted
 
@@ -46,7 +46,7 @@ def make_static(src: Piece, args: tuple[str, ...]) -> Edits:
     start, at = src.start(taken[0]), src.line_start(src.first_line(function))
     end = src.start(taken[1]) if len(taken) > 1 else src.end(taken[0])
     if len(taken) == 1 or function.args.vararg or function.args.kwonlyargs:
-        rest = re.match(r"\s*,\s*", src.text[src.end(taken[0]) : head_end(src, function)[0]])
+        rest = re.match(r"\s*,\s*", src.text[src.end(taken[0]) : signature_end(src, function)[0]])
         end = src.end(taken[0]) + (len(rest[0]) if rest else 0)
     decorator = f"{src.indent(function)}@staticmethod\n"
     return [Edit(at, at, decorator), Edit(start, end, "")]
@@ -91,7 +91,7 @@ def remove_return_type(src: Piece, args: tuple[str, ...]) -> Edits:
     function, _ = definition(src, args)
     if function.returns is None:
         raise RefactorError(f"{function.name} has no return type")
-    closed, colon = head_end(src, function)
+    closed, colon = signature_end(src, function)
     return [Edit(closed, colon, "")]
 
 

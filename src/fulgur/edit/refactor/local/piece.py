@@ -114,7 +114,7 @@ def flat(src: Source, node: ast.expr) -> str:
     raise Unusable("a string spans several lines")
 
 
-def head_end(src: Source, node: ast.If) -> tuple[int, int]:
+def if_head_end(src: Source, node: ast.If) -> tuple[int, int]:
     """Offsets of the colon that ends the head of an `if`, and of the line after it."""
     match = re.compile(r"\s*\)*\s*(:)[ \t]*\n").match(src.text, src.end(node.test))
     if match is None:
@@ -139,7 +139,7 @@ def negated(src: Source, test: ast.expr) -> str:
 def plain_if(src: Source, node: ast.If) -> bool:
     """An `if` on its own lines (no elif), and no comment in its head."""
     try:
-        colon, _ = head_end(src, node)
+        colon, _ = if_head_end(src, node)
     except Unusable:
         return False
     return (

@@ -12,7 +12,7 @@ from fulgur.edit.refactor.local.variables import named_calls
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, dotted
 
 
-def own_returns(src: Piece, function: ast.AST) -> list[ast.Return]:
+def value_returns(src: Piece, function: ast.AST) -> list[ast.Return]:
     """The returns of a function that have a value, without those of nested functions."""
     return [node for node in src.of(ast.Return) if src.function_of(node) is function and node.value is not None]
 
@@ -20,7 +20,7 @@ def own_returns(src: Piece, function: ast.AST) -> list[ast.Return]:
 def wrap_return(src: Piece, args: tuple[str, ...]) -> Edits:
     """`wrap_return FUNCTION`: the value of the only return becomes the argument of a call."""
     function, (name,) = definition(src, args)
-    node = only(own_returns(src, function), "return of a value")
+    node = only(value_returns(src, function), "return of a value")
     value = node.value
     assert value is not None
     if isinstance(value, ast.Call) and dotted(value.func) == name:

@@ -6,7 +6,17 @@ import ast
 import re
 
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.local.piece import Edits, Piece, else_line, flat, has_elif, head_end, negated, only, plain_if
+from fulgur.edit.refactor.local.piece import (
+    Edits,
+    Piece,
+    else_line,
+    flat,
+    has_elif,
+    if_head_end,
+    negated,
+    only,
+    plain_if,
+)
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Unusable, dotted
 
 LONGEST = 100  # characters of a generated line
@@ -38,7 +48,7 @@ def early_return(src: Piece, args: tuple[str, ...]) -> Edits:
     indent, start, end = src.indent(node), *src.whole_lines(node)
     guard = src.segment(node.orelse[0]) if node.orelse else "return"
     stop = src.line_start(else_line(src, node)) if node.orelse else end
-    body = dedented(src, head_end(src, node)[1], stop)
+    body = dedented(src, if_head_end(src, node)[1], stop)
     return [Edit(start, end, f"{indent}if {negated(src, node.test)}:\n{indent}{src.unit}{guard}\n{body}")]
 
 
@@ -84,10 +94,10 @@ def merge_nested_if(src: Piece, args: tuple[str, ...]) -> Edits:
         and plain_if(src, node.body[0]) and not node.body[0].orelse and src.movable(node.body)
     ]  # fmt: skip
     node, inner = only(found, "if that contains only another if")
-    if "#" in src.text[head_end(src, node)[1] : src.line_start(inner.lineno)]:
+    if "#" in src.text[if_head_end(src, node)[1] : src.line_start(inner.lineno)]:
         raise RefactorError("a comment is between the two conditions")
     joined = " and ".join(bracketed(src, test) for test in (node.test, inner.test))
-    body = dedented(src, head_end(src, inner)[1], src.whole_lines(node)[1])
+    body = dedented(src, if_head_end(src, inner)[1], src.whole_lines(node)[1])
     return [Edit(*src.whole_lines(node), f"{src.indent(node)}if {joined}:\n{body}")]
 
 
@@ -102,7 +112,7 @@ def swap_branches(src: Piece, args: tuple[str, ...]) -> Edits:
     found = [node for node in src.of(ast.If) if plain_if(src, node) and node.orelse and not has_elif(src, node)]
     node = only(found, "if with an else")
     line = else_line(src, node)
-    colon, below = head_end(src, node)
+    colon, below = if_head_end(src, node)
     first = (below, src.line_start(line))
     second = (src.line_end(line), src.line_end(node.end_lineno or 0))
     upper, lower = src.text[slice(*first)], src.text[slice(*second)]
