@@ -192,7 +192,7 @@ def test_an_edit_that_raises_a_name_error_is_refused(tmp_path: Path, said: str, 
         "def fetch(url):\n    return url\n\n\ndef is_local(self):\n    return self\n\n\ndef cached():\n    ...\n"
     )
     refusal = result("net.py:fetch", said, instruction)
-    assert isinstance(refusal, Refusal) and refusal.check == "names exist" and "value" in refusal.reason
+    assert isinstance(refusal, Refusal) and refusal.check == "names exist" and "is used" in refusal.reason
 
 
 def test_a_name_that_was_asked_for_is_noted(file: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_name_that_was_asked_for_is_noted(file: Path) -> None:
 
 
 def test_an_answer_that_leaves_a_name_without_value_is_refused(file: Path) -> None:
-    with pytest.raises(FulgurError, match="`data` where it has no value"):
+    with pytest.raises(FulgurError, match="`data` is used where it is not defined"):
         after("app.py", "def load(path):\n    return data\n")
 
 

@@ -107,9 +107,9 @@ UNKNOWN = {
     "keyword of the library": ("import shutil\nshutil.copy('a', 'b', follow=True)", "shutil.copy() has no parameter follow"),
     "keyword with letters exchanged": ("import json\njson.dumps(1, indnet=2)", "json.dumps() has no parameter indnet (nearest: indent)"),
     "keyword of a library method": ("from pathlib import Path\nPath('a').write_text('x', encdng='u')", "has no parameter encdng (nearest: encoding)"),
-    "too many": ("import helper\nhelper.load(1, 2)", "helper.load() takes at most 1 positional arguments, 2 are given"),
-    "too many for a method": ("from helper import Store\nStore(1).get('a', 1, 2)", "Store(1).get() takes at most 2 positional arguments, 3 are given"),
-    "too many for a static method": ("from helper import Store\nStore.check(1, 2)", "Store.check() takes at most 1 positional arguments, 2 are given"),
+    "too many": ("import helper\nhelper.load(1, 2)", "helper.load() takes at most 1 positional argument, but got 2"),
+    "too many for a method": ("from helper import Store\nStore(1).get('a', 1, 2)", "Store(1).get() takes at most 2 positional arguments, but got 3"),
+    "too many for a static method": ("from helper import Store\nStore.check(1, 2)", "Store.check() takes at most 1 positional argument, but got 2"),
 }  # fmt: skip
 
 FINE = {

@@ -69,7 +69,7 @@ def test_names_that_nothing_defines() -> None:
 )
 def test_a_name_read_before_it_is_bound_is_certainly_wrong(text: str, name: str) -> None:
     [found] = new_problems("", text)
-    assert found.name == name and found.certain and "before it has a value" in found.text
+    assert found.name == name and found.certain and "before it is defined" in found.text
     assert new_problems(text, text) == []
 
 

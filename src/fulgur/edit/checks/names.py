@@ -48,12 +48,12 @@ def _new_problems(before: str, after: str) -> list[Problem]:
     elsewhere = bindings(before) | bindings(after) if fresh else set()
     for name, line in (_places(after, fresh, added_lines(before, after)) if fresh else {}).items():
         lost = name in elsewhere
-        text = f"it uses `{name}` where it has no value" if lost else f"Undefined name `{name}`"
+        text = f"`{name}` is used where it is not defined" if lost else f"Undefined name `{name}`"
         found.append(Problem(line, name, text, certain=lost))
     known = {(scope, name) for scope, name, _ in old.early}
     for scope, name, line in sorted(new.early, key=lambda read: read[2]):
         if (scope, name) not in known:
-            found.append(Problem(line, name, f"it uses `{name}` before it has a value", certain=True))
+            found.append(Problem(line, name, f"`{name}` is used before it is defined", certain=True))
     return sorted(found, key=lambda problem: problem.line)
 
 

@@ -149,7 +149,8 @@ class Judge:
         most = [taken.most for taken in takes]
         counts = [count for count in most if count is not None]
         if item.positional is not None and len(counts) == len(most) and item.positional > max(counts):
-            text = f"takes at most {max(counts)} positional arguments, {item.positional} are given"
+            limit = f"{max(counts)} positional argument{'s' * (max(counts) != 1)}"
+            text = f"takes at most {limit}, but got {item.positional}"
             yield Problem(item.line, item.called.rpartition(".")[2], f"{item.called}() {text}")
 
     def _import(self, item: Import) -> list[Problem]:
