@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         choices=("edits", "completions", "changes"),
-        help="a part of it; --json then keeps the rows of the others. changes: in packages that are fetched",
+        help="run one part; --json keeps the rows of the others. changes: in packages that are downloaded",
     )
     parser.add_argument("--answers", type=Path, metavar="FILE", help="write every task and the models' answers")
     parser.add_argument("--baselines-only", action="store_true", help="no model, only the baselines")

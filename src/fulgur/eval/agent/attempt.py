@@ -54,7 +54,7 @@ class Runner:
 
 def add_runner_arguments(parser: argparse.ArgumentParser, seconds: float) -> None:
     """The flags that say how the agent is started."""
-    parser.add_argument("-m", "--model", help="what answers, as in `fulgur exec -m`")
+    parser.add_argument("-m", "--model", help="the model, as in `fulgur exec -m`")
     parser.add_argument("-c", "--config", metavar="KEY=VALUE", action="append", default=[], help="as in `fulgur exec`")
     parser.add_argument(
         "--timeout", type=float, default=seconds, metavar="S", help=f"seconds for a task (default {seconds:g})"
