@@ -56,7 +56,17 @@ def choose(options: EngineOptions) -> Choice:
     else:
         choice = _automatic(options)
     _check_kv_dtype(options.kv_dtype, choice)
+    _check_bits(options.bits, choice)
     return choice
+
+
+def _check_bits(bits: int | None, choice: Choice) -> None:
+    """Raise for weights in bf16 on the CPU, whose kernels have weights in 4 and 8 bits only."""
+    if bits == 16 and choice.gpu is None:
+        raise FulgurError(
+            f"bits = 16 works only on the GPU, but the model would run on the CPU ({choice.reason})",
+            hint="Choose 4 or 8 bits for the CPU, or set `device` to another device.",
+        )
 
 
 def _check_kv_dtype(kv_dtype: str, choice: Choice) -> None:
@@ -81,7 +91,7 @@ def _automatic(options: EngineOptions) -> Choice:
     size = weight_bytes(options.model)
     if size is None:
         return Choice(None, "GGUF files and packed folders run on the CPU")
-    if size < SMALL and options.kv_dtype in CPU_KV_DTYPES:
+    if size < SMALL and options.kv_dtype in CPU_KV_DTYPES and options.bits != 16:
         return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
     try:
         survey()  # asks the driver, so that a machine without one does not wait for torch

@@ -98,7 +98,7 @@ class Model(msgspec.Struct, forbid_unknown_fields=True):
     pool: str = ""
     display_name: str = ""
     instructions: str = ""  # base instructions in the Codex catalog
-    bits: Literal[0, 4, 8] = 0  # local: 0 as stored
+    bits: Literal[0, 4, 8, 16] = 0  # local: of a weight; 0 as stored, 16 (bf16) on a GPU only
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0  # local: 0 all
     kv_tokens: Count = 0  # local: 0 as many as fit
     kv_dtype: str = "bf16"  # local: bf16, on the CPU int8, on a GPU fp8
