@@ -160,7 +160,7 @@ async def test_why_it_did_not_start_is_said_in_its_own_words(home: Path) -> None
     (home / "server.toml").write_text('[server]\nstore = "/dev/null/store.sqlite"\n')
     with pytest.raises(FulgurError, match=r"Cannot open the response store /dev/null/store.sqlite: File") as raised:
         await ensure_server(LocalServer(home))
-    assert raised.value.hint == "Make room there, or give access; or name another in server.store."
+    assert raised.value.hint == "Free disk space, or correct the permissions; or name another file in server.store."
 
 
 async def test_a_home_that_cannot_be_written_is_said() -> None:

@@ -15,7 +15,7 @@ from databases import Postgres
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.response import Response
 from fulgur.server.config import Key, ServerConfig
-from fulgur.server.store import base, migrate, patient
+from fulgur.server.store import base, migrate, patient, queries
 from fulgur.server.store import owed as owed_file
 from fulgur.server.store.base import Answer, Store, StoreAway, Stored
 from fulgur.server.store.owed import Owed, _read
@@ -159,12 +159,51 @@ async def test_keys_are_added_and_revoked(place: str) -> None:
         first, second = Key("laptop", "ab", tokens_per_day=5), Key("ci", "cd")
         await store.add_key(first)
         await store.add_key(second)
-        with pytest.raises(UsageError, match="'laptop' already"):
+        with pytest.raises(UsageError, match="'laptop' already exists"):
             await store.add_key(Key("laptop", "ef"))
         assert {key.name: key for key in await store.keys()} == {"laptop": first, "ci": second}
         assert await store.revoke_key("ci") and not await store.revoke_key("ci")
     async with opened(place) as store:
         assert await store.keys() == [first]
+
+
+async def test_the_same_key_may_be_added_again(place: str) -> None:
+    async with opened(place) as store:
+        key = Key("laptop", "ab", tokens_per_day=5)
+        await store.add_key(key)
+        await store.add_key(key)
+        assert await store.keys() == [key]
+
+
+@pytest.mark.cluster
+async def test_work_whose_acknowledgement_is_lost_is_repeated_with_the_same_result(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection dies after the commit, before the answer to it."""
+    asyncpg = pytest.importorskip("asyncpg")
+    lost: list[str] = []
+    original = asyncpg.Connection.execute
+
+    async def execute(self: object, sql: str, *values: object, **options: object) -> str:
+        result: str = await original(self, sql, *values, **options)
+        if sql not in lost and sql in (queries.ADD_KEY, queries.REVOKE_KEY, queries.DELETE, queries.FENCE):
+            lost.append(sql)
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return result
+
+    async with opened(postgres.url()) as store:
+        await store.end(answer("r"), stored("r"), EVENTS)
+        monkeypatch.setattr(asyncpg.Connection, "execute", execute)
+        await store.add_key(Key("laptop", "ab"))
+        assert [key.name for key in await store.keys()] == ["laptop"]
+        with pytest.raises(UsageError, match="'laptop' already exists"):
+            await store.add_key(Key("laptop", "cd"))
+        assert await store.revoke_key("laptop") and await store.keys() == []
+        assert await store.delete("a", "r") and await store.get("a", "r") is None
+        assert await store.fence("x", 2)
+        assert len(lost) == 4, "each was repeated"
+        lost.clear()
+        assert not await store.revoke_key("laptop") and not await store.delete("a", "r"), "never there, repeated or not"
 
 
 # --- migrations ---
@@ -197,7 +236,7 @@ def test_migrations_are_shown_and_applied(
     assert admin("usage", "--days", "0") == 2
     capsys.readouterr()
     assert admin("usage") == 0
-    assert "Nothing was used" in capsys.readouterr().out
+    assert "No usage yet" in capsys.readouterr().out
 
 
 async def test_a_newer_schema_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.items import Item
 from fulgur.protocol.response import Response
 from fulgur.server.config import Key, ServerConfig
@@ -96,7 +96,8 @@ class Store(Protocol):
     async def events(self, owner: str, response_id: str) -> list[bytes] | None:
         """All events of a stored response; the index is the sequence number."""
 
-    async def delete(self, owner: str, response_id: str) -> bool: ...
+    async def delete(self, owner: str, response_id: str) -> bool:
+        """Delete a response; whether it was there."""
 
     async def usage(self, days: int) -> list[Used]:
         """The usage by key, model and tier over the last `days` days including today; the highest cost comes first."""
@@ -104,15 +105,21 @@ class Store(Protocol):
     async def keys(self) -> list[Key]:
         """The keys that were made with `fulgur admin keys`; those of the config come in addition."""
 
-    async def add_key(self, key: Key) -> None: ...
+    async def add_key(self, key: Key) -> None:
+        """Add a key; UsageError when another one has its name. The same key may be added again."""
 
-    async def revoke_key(self, name: str) -> bool: ...
+    async def revoke_key(self, name: str) -> bool:
+        """Remove a key; whether it was there."""
 
     async def applied(self) -> list[int]:
         """The versions of the schema that the database has; the store need not be open."""
 
     async def migrate(self) -> list[Migration]:
         """Bring the schema up to date, or refuse one that is newer. Returns the migrations that were applied."""
+
+
+def name_taken(name: str) -> UsageError:
+    return UsageError(f"A key named '{name}' already exists.", hint="Choose another name, or revoke that key first.")
 
 
 def used_of(row: Sequence[Any]) -> Used:

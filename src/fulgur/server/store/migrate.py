@@ -36,7 +36,7 @@ def pending(dialect: str, applied: list[int], where: str) -> list[Migration]:
     newest = max(applied, default=0)
     if newest > known[-1].version:
         raise FulgurError(
-            f"The store {where} has schema version {newest}; this Fulgur knows up to {known[-1].version}.",
+            f"The store {where} has schema version {newest}; this version of Fulgur knows up to {known[-1].version}.",
             hint="Update Fulgur, or name another store in server.store.",
         )
     return [each for each in known if each.version > newest]

@@ -71,7 +71,7 @@ class Owed:
         try:
             self._write(Line(answer))
         except OSError as error:
-            log.warning("usage that the database lacks is only in memory: %s: %s", self._folder, error)
+            log.warning("usage that the database lacks cannot be written to %s: %s", self._folder, error)
 
     def paid(self, answer_id: str) -> None:
         """The answer is in the store: strike it off."""
@@ -124,7 +124,7 @@ def _read(file: IO[bytes], path: Path) -> dict[str, Answer]:
         try:
             line = _decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):  # half a line: its server was killed while it wrote
-            log.warning("a line of %s cannot be read", path)
+            log.warning("skipped an unreadable line of %s", path)
             continue
         if line.owed is not None:
             left[line.owed.id] = line.owed

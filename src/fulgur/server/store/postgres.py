@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from fulgur.errors import FulgurError, UsageError
+from fulgur.errors import FulgurError
 from fulgur.server.config import Key
 from fulgur.server.store import migrate, queries
-from fulgur.server.store.base import DAY, FOLD_DAYS, Answer, StoreAway, Stored, Used, today, used_of
+from fulgur.server.store.base import DAY, FOLD_DAYS, Answer, StoreAway, Stored, Used, name_taken, today, used_of
 from fulgur.server.store.migrate import Migration
 from fulgur.server.store.rows import packed, stored_of, unpacked
 
@@ -57,7 +57,7 @@ class PostgresStore:
             )
         if missing:
             await self.migrate()
-        self._cleaning = asyncio.create_task(self._go_on_cleaning())
+        self._cleaning = asyncio.create_task(self._clean_regularly())
 
     async def close(self) -> None:
         if self._cleaning is not None:
@@ -99,7 +99,7 @@ class PostgresStore:
         return await asyncio.to_thread(unpacked, rows[0][0]) if rows else None
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        return await self._change(queries.DELETE, response_id, owner)
+        return await self._remove(queries.DELETE, response_id, owner)
 
     # --- usage and keys ---
 
@@ -111,18 +111,12 @@ class PostgresStore:
         return [Key(*row) for row in await self._rows(queries.KEYS)]
 
     async def add_key(self, key: Key) -> None:
-        import asyncpg
-
         limits = key.requests_per_minute, key.tokens_per_minute, key.tokens_per_day
-        try:
-            await self._change(queries.ADD_KEY, key.name, key.sha256, *limits, int(time.time()))
-        except FulgurError as error:
-            if isinstance(error.__cause__, asyncpg.UniqueViolationError):
-                raise UsageError(f"There is a key '{key.name}' already.") from None
-            raise
+        if not await self._change(queries.ADD_KEY, key.name, key.sha256, *limits, int(time.time())):
+            raise name_taken(key.name)
 
     async def revoke_key(self, name: str) -> bool:
-        return await self._change(queries.REVOKE_KEY, name)
+        return await self._remove(queries.REVOKE_KEY, name)
 
     # --- the schema ---
 
@@ -156,7 +150,7 @@ class PostgresStore:
 
     # --- cleaning ---
 
-    async def _go_on_cleaning(self) -> None:
+    async def _clean_regularly(self) -> None:
         while True:
             with contextlib.suppress(FulgurError):
                 await self._call(self._clean)
@@ -190,7 +184,7 @@ class PostgresStore:
             import asyncpg
         except ImportError:
             raise FulgurError(
-                "server.store names a PostgreSQL database, and asyncpg is not installed.",
+                "server.store names a PostgreSQL database, but asyncpg is not installed.",
                 hint="In Fulgur's checkout: pip install -e '.[cluster]'",
             ) from None
         logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)  # we log ourselves, once, that the server is away
@@ -201,7 +195,7 @@ class PostgresStore:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TimeoutError) as error:
             raise StoreAway(
                 f"Cannot open the store {self._name()}: {error or type(error).__name__}",
-                hint="Check server.store, and that PostgreSQL runs and lets this machine in.",
+                hint="Check server.store, and that PostgreSQL is running and accepts connections from this machine.",
             ) from None
 
     async def _rows(self, sql: str, *values: object) -> list[Any]:
@@ -215,8 +209,28 @@ class PostgresStore:
         said = await self._call(lambda connection: connection.execute(sql, *values))
         return not str(said).endswith(" 0")
 
+    async def _remove(self, delete: str, *values: object) -> bool:
+        """Execute a DELETE; whether the row was there.
+
+        It is looked up first: a repeated DELETE cannot tell a row that its first try has deleted from one that never
+        existed.
+        """
+        lookup = delete.replace("DELETE", "SELECT COUNT(*)", 1)
+        was_there = False
+
+        async def work(connection: asyncpg.Connection[Any]) -> bool:
+            nonlocal was_there
+            was_there = was_there or bool(await connection.fetchval(lookup, *values))
+            await connection.execute(delete, *values)
+            return was_there
+
+        return await self._call(work)
+
     async def _call(self, work: Callable[[asyncpg.Connection[Any]], Awaitable[T]]) -> T:
-        """Do the work, and repeat it once when the connection was dead: every statement here may be repeated."""
+        """Do the work, and repeat it once when the connection died.
+
+        The first try may have been committed nevertheless, so all work must be idempotent.
+        """
         import asyncpg
 
         away = (
@@ -247,11 +261,12 @@ class PostgresStore:
                     self._problem = str(error) or type(error).__name__
                     raise StoreAway(
                         f"The store {self._name()} cannot be reached: {self._problem}",
-                        hint="Answers go on; they are stored when PostgreSQL is back.",
+                        hint="Answers continue; they are stored when PostgreSQL is back.",
                     ) from error
                 await self._pool.expire_connections()
                 last = True
             except asyncpg.PostgresError as error:
                 raise FulgurError(
-                    f"The store {self._name()} refused: {error}", hint="`fulgur admin migrate status` shows its schema."
+                    f"The store {self._name()} reported an error: {error}",
+                    hint="`fulgur admin migrate status` shows its schema.",
                 ) from error

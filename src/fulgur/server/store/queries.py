@@ -54,7 +54,12 @@ FOLDED = "DELETE FROM answers WHERE created < $1"
 
 KEY = "name, sha256, requests_per_minute, tokens_per_minute, tokens_per_day"
 KEYS = f"SELECT {KEY} FROM keys ORDER BY created, name"
-ADD_KEY = f"INSERT INTO keys ({KEY}, created) VALUES ($1, $2, $3, $4, $5, $6)"
+# No row is changed when another key has the name. The same key may be added again: its first commit may have gone
+# through although the connection died before it was acknowledged.
+ADD_KEY = f"""
+INSERT INTO keys ({KEY}, created) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (name) DO UPDATE SET name = excluded.name WHERE keys.sha256 = excluded.sha256
+"""
 REVOKE_KEY = "DELETE FROM keys WHERE name = $1"
 
 

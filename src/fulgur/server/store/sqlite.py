@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fulgur.errors import FulgurError, UsageError
+from fulgur.errors import FulgurError
 from fulgur.server.config import Key
 from fulgur.server.store import migrate, queries
-from fulgur.server.store.base import DAY, FOLD_DAYS, Answer, Stored, Used, today, used_of
+from fulgur.server.store.base import DAY, FOLD_DAYS, Answer, Stored, Used, name_taken, today, used_of
 from fulgur.server.store.migrate import Migration
 from fulgur.server.store.rows import packed, stored_of, unpacked
 
@@ -90,13 +90,9 @@ class SqliteStore:
         return await self._run(lambda: [Key(*row) for row in self._rows("KEYS")])
 
     async def add_key(self, key: Key) -> None:
-        try:
-            values = key.name, key.sha256, key.requests_per_minute, key.tokens_per_minute, key.tokens_per_day
-            await self._run(lambda: self._change("ADD_KEY", *values, int(time.time())))
-        except FulgurError as error:
-            if "UNIQUE" in error.message:
-                raise UsageError(f"There is a key '{key.name}' already.") from None
-            raise
+        values = key.name, key.sha256, key.requests_per_minute, key.tokens_per_minute, key.tokens_per_day
+        if not await self._run(lambda: self._change("ADD_KEY", *values, int(time.time()))):
+            raise name_taken(key.name)
 
     async def revoke_key(self, name: str) -> bool:
         return await self._run(lambda: self._change("REVOKE_KEY", name))
@@ -115,7 +111,7 @@ class SqliteStore:
         except (sqlite3.Error, msgspec.MsgspecError, zlib.error, UnicodeDecodeError) as error:
             raise FulgurError(
                 f"The response store {self._path or 'in memory'} cannot be used: {error}",
-                hint="Free disk space; if the file is damaged, move it away: a new one is made at the next start.",
+                hint="Free disk space; if the file is damaged, move it away: a new one is created at the next start.",
             ) from None
 
     def _connect(self) -> sqlite3.Connection:
@@ -142,10 +138,12 @@ class SqliteStore:
         except (sqlite3.Error, OSError) as error:
             damaged = type(error) is sqlite3.DatabaseError
             why = error.strerror if isinstance(error, OSError) else error
-            first = "Move the file away to begin a new one" if damaged else "Make room there, or give access"
+            first = (
+                "Move the file away to start a new one" if damaged else "Free disk space, or correct the permissions"
+            )
             raise FulgurError(
                 f"Cannot open the response store {self._path}: {why}",
-                hint=f"{first}; or name another in server.store.",
+                hint=f"{first}; or name another file in server.store.",
             ) from None
 
     def _applied(self) -> list[int]:
