@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fulgur.backends.base import Capabilities
 from fulgur.bench.chat_model import write_chat_model
 from fulgur.server import app, auth
 from fulgur.server.config import Model, Pool, Price, ServerConfig
+from fulgur.server.doors import ollama
 from fulgur.server.doors.openapi import OPERATIONS, document
 from fulgur.server.pools import PoolState
 
@@ -198,6 +200,40 @@ async def test_ollama() -> None:
         ):
             status, answer = await ask("POST", f"//api/{path}", wrong)
             assert status in (400, 404) and isinstance(answer["error"], str), wrong
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        ("png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"),
+        ("jpeg", b"\xff\xd8\xff\xe0\0\x10JFIF"),
+        ("webp", b"RIFF\x24\0\0\0WEBPVP8 "),
+        ("gif", b"GIF89a\x01\0\x01\0"),
+    ],
+)
+async def test_an_ollama_image_is_named_after_its_first_bytes(kind: str, first: bytes) -> None:
+    data = base64.b64encode(first).decode()
+    assert ollama._image(data, "images[0]")["image_url"] == f"data:image/{kind};base64,{data}"
+    async with asking(script(text("seen"))) as (_, ask):
+        for path, body in (
+            ("chat", {"messages": [{"role": "user", "content": "look", "images": [data]}]}),
+            ("generate", {"prompt": "look", "images": [data]}),
+        ):
+            status, _ = await ask("POST", f"//api/{path}", {"model": "m", "stream": False, **body})
+            assert status == 200
+
+
+async def test_an_ollama_image_of_another_kind_is_refused() -> None:
+    async with asking(script(text("seen"))) as (_, ask):
+        for data in (
+            "",
+            "no base64",
+            base64.b64encode(b"RIFF\x24\0\0\0WAVEfmt ").decode(),
+            "data:image/png;base64,iVBO",
+        ):
+            body = {"model": "m", "messages": [{"role": "user", "content": "look", "images": [data]}]}
+            status, answer = await ask("POST", "//api/chat", body)
+            assert status == 400 and "PNG, JPEG, WebP or GIF" in answer["error"], data
 
 
 async def test_fill_in_the_middle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -69,7 +70,7 @@ DOOR = fields.Door(
     frozenset({"keep_alive", "options", "verbose", "truncate", "shift"}),
     {
         "template": "the model's own template is used",
-        "context": "send the text before, or use /api/chat",
+        "context": "send the earlier text in 'prompt', or use /api/chat",
         "logprobs": "/v1/chat/completions gives log-probabilities",
         "top_logprobs": "/v1/chat/completions gives log-probabilities",
     },
@@ -95,6 +96,7 @@ IDLE = frozenset(
         "num_keep",
     }
 )
+_MAGIC = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF87a": "gif", b"GIF89a": "gif"}
 OFF = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1.0, "penalize_newline": True, "repeat_last_n": 64}
 
 
@@ -167,18 +169,19 @@ async def generate(request: web.Request) -> web.StreamResponse:
     if not body.prompt and not body.suffix:
         return json_answer(_line(body.model, {"response": ""}) | _loaded())
     sampling, request[IGNORED] = settings(body, entry)
-    for index, _ in enumerate(body.images or []):
-        check_part(entry, "input_image", f"images[{index}]")
+    images = _images(body.images, "images", entry)
     asked: Turn | Completion
     if body.suffix or body.raw or not backend.capabilities.chat:
         if body.suffix:
             require(entry, "fim", "fill in code between a prompt and a suffix")
         if body.format or body.system or body.images:
-            raise invalid("A raw prompt has no format, system text or images.", "raw", "invalid_value")
+            raise invalid(
+                "A raw prompt cannot be combined with 'format', 'system' or 'images'.", "raw", "invalid_value"
+            )
         asked = Completion(body.prompt, body.suffix or None, sampling=sampling)
     else:
         message = user_message(body.prompt)
-        message["content"] += [_image(image) for image in body.images or []]
+        message["content"] += images
         asked = Turn(
             Conversation([message]),
             instructions=body.system or None,
@@ -303,8 +306,8 @@ def settings(body: Request, entry: ServedModel) -> tuple[Sampling, list[str]]:
 def _chat_message(message: Message, path: str, entry: ServedModel) -> ChatMessage:
     content: str | list[dict[str, Any]] = message.content
     if message.images:
-        check_part(entry, "image_url", f"{path}.images[0]")
-        pictures = [{"type": "image_url", "image_url": {"url": _image(each)["image_url"]}} for each in message.images]
+        images = _images(message.images, f"{path}.images", entry)
+        pictures = [{"type": "image_url", "image_url": {"url": image["image_url"]}} for image in images]
         content = [{"type": "text", "text": message.content}, *pictures]
     calls = None
     for place, call in enumerate(message.tool_calls or []):
@@ -327,7 +330,7 @@ def _with_ids(messages: list[ChatMessage]) -> list[ChatMessage]:
         if message.role == "tool" and message.tool_call_id is None:
             named = [call for call in waiting if call["function"]["name"] == message.name] or waiting
             if not named:
-                raise invalid("A tool message answers no call.", "messages", "call_not_found")
+                raise invalid("A tool message does not answer any tool call.", "messages", "call_not_found")
             message.tool_call_id = named[0]["id"]
             waiting.remove(named[0])
     return messages
@@ -346,7 +349,7 @@ def _format(format: str | dict[str, Any] | None) -> Format | None:
         return None
     if isinstance(format, str):
         if format != "json":
-            raise invalid("'format' is 'json' or a JSON schema.", "format", "invalid_value")
+            raise invalid("'format' must be 'json' or a JSON schema.", "format", "invalid_value")
         return {"type": "json_object"}
     return {"type": "json_schema", "name": "answer", "schema": format}
 
@@ -358,8 +361,23 @@ def _effort(think: Think | None) -> str | None:
     return "none" if think is False else None
 
 
-def _image(data: str) -> dict[str, Any]:
-    return {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+def _images(given: list[str] | None, path: str, entry: ServedModel) -> list[dict[str, Any]]:
+    if given:
+        check_part(entry, "input_image", f"{path}[0]")
+    return [_image(data, f"{path}[{index}]") for index, data in enumerate(given or [])]
+
+
+def _image(data: str, path: str) -> dict[str, Any]:
+    """Ollama's images are bare base64, so the first bytes have to say what they are."""
+    try:
+        first = b64decode(data[:16], validate=True)
+    except ValueError:
+        first = b""
+    kind = "webp" if first[:4] == b"RIFF" and first[8:12] == b"WEBP" else None
+    kind = kind or next((name for magic, name in _MAGIC.items() if first.startswith(magic)), None)
+    if kind is None:
+        raise invalid("An image must be a PNG, JPEG, WebP or GIF file in base64.", path, "invalid_image")
+    return {"type": "input_image", "image_url": f"data:image/{kind};base64,{data}"}
 
 
 def _line(model: str, words: dict[str, Any]) -> dict[str, Any]:
