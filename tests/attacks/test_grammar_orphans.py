@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from waiting import until, wait_until
 
-from fulgur.backends.compile import SPARES, GrammarBusy, GrammarCompiler, _Worker
+from fulgur.backends.compile import BUSY, KILLED, SLOW, SPARES, GrammarBusy, GrammarCompiler, _why, _Worker
 from fulgur.bench.chat_model import write_chat_model
+from fulgur.errors import FulgurError
 from fulgur.text.grammar import GrammarSpec
 from fulgur.text.tokenizer import Tokenizer
 from tests.attacks.test_grammar_attacks import patterns
@@ -114,3 +115,62 @@ def test_a_spare_that_was_ended_costs_no_verdict(worker: tuple[_Worker, socket.s
     while forks._forks:
         forks._hear(next(iter(forks._forks)))
     assert json.loads(server.recv(1000)) == {"id": "00", "verdict": None}
+
+
+HARD = {"id": "00", "kind": "json_schema", "source": json.dumps(patterns(39))}
+
+
+def verdict_of(worker: _Worker, server: socket.socket) -> str | None:
+    while worker._forks:
+        worker._hear(next(iter(worker._forks)))
+    verdict: str | None = json.loads(server.recv(1000))["verdict"]
+    return verdict
+
+
+def test_a_kill_from_elsewhere_says_nothing_about_the_grammar(worker: tuple[_Worker, socket.socket]) -> None:
+    """Such as that of the kernel when memory runs out."""
+    forks, server = worker
+    forks._give(HARD)
+    [fork] = forks._forks.values()
+    os.kill(fork.pid, signal.SIGKILL)
+    assert verdict_of(forks, server) == KILLED
+
+
+def test_a_fork_that_a_busy_machine_gives_no_time_says_nothing_either(worker: tuple[_Worker, socket.socket]) -> None:
+    forks, server = worker
+    forks._give(HARD)
+    [fork] = forks._forks.values()
+    fork.started -= 100
+    forks._end_slow()
+    assert verdict_of(forks, server) == SLOW
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "why"),
+    [
+        (signal.SIGXCPU, 2.0, "takes more than 2 s"),
+        (signal.SIGKILL, 3.0, "takes more than 2 s"),
+        (signal.SIGKILL, 0.4, KILLED),
+        (signal.SIGTERM, 0.4, KILLED),
+        (signal.SIGSEGV, 0.4, "nested too deeply"),
+        (signal.SIGABRT, 0.4, "takes more than 256 MB"),
+    ],
+)
+def test_why_a_fork_died(number: signal.Signals, seconds: float, why: str) -> None:
+    assert why in _why(int(number), seconds)  # the status of a process that a signal ended
+
+
+@pytest.mark.parametrize("verdict", [BUSY, KILLED, SLOW])
+async def test_what_depends_on_the_machine_is_an_error_that_is_not_kept(tmp_path: Path, verdict: str) -> None:
+    compiler = GrammarCompiler(tmp_path)
+    sent = asyncio.Event()
+
+    async def send(key: bytes, spec: GrammarSpec) -> None:
+        compiler._settle(key, verdict if not sent.is_set() else None)
+        sent.set()
+
+    compiler._ask = send  # type: ignore[method-assign]
+    with pytest.raises(FulgurError) as caught:
+        await compiler.check(GrammarSpec("regex", "a"))
+    assert isinstance(caught.value, GrammarBusy) == (verdict != SLOW)
+    await compiler.check(GrammarSpec("regex", "a"))  # asked again, and it passes

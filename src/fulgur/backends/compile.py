@@ -53,11 +53,27 @@ _SLOW_NICE = 14  # added to `_NICE`
 _KEPT = 1024  # verdicts
 _PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 
-BUSY = "busy"  # the one verdict that is not kept
+# Verdicts that depend on the machine at that moment. They are not kept: the same grammar may pass later.
+BUSY, KILLED, SLOW = "busy", "killed", "slow"
 
 
 class GrammarBusy(FulgurError):
-    """Too many hard grammars at once; the same one may pass later."""
+    """The grammar was not tried out to the end, mostly because there are too many hard ones; it may pass later."""
+
+
+_TRANSIENT: dict[str, tuple[type[FulgurError], str, str]] = {
+    BUSY: (GrammarBusy, "Too many complex grammars are being compiled.", "Try again in a few seconds."),
+    KILLED: (
+        GrammarBusy,
+        "The process that compiled the grammar was killed, perhaps because memory ran out.",
+        "Try again in a few seconds.",
+    ),
+    SLOW: (
+        FulgurError,
+        f"The grammar was not compiled within {WALL_SECONDS:g} s.",
+        "Make the grammar simpler, or try again when the machine is less busy.",
+    ),
+}
 
 
 class GrammarCompiler:
@@ -91,7 +107,7 @@ class GrammarCompiler:
             self._reading = asyncio.create_task(self._read(reader, self._process))
 
     async def check(self, spec: GrammarSpec) -> None:
-        """Raises FulgurError for a grammar that cannot be used, GrammarBusy when there is no room to find out."""
+        """Raises FulgurError for a grammar that cannot be used, GrammarBusy when it cannot be tried out now."""
         if len(spec.source) > MAX_SOURCE:
             raise FulgurError(
                 f"The grammar has {len(spec.source):,} characters; at most {MAX_SOURCE:,} are compiled.",
@@ -102,12 +118,14 @@ class GrammarCompiler:
             self._verdicts.move_to_end(key)
             verdict = self._verdicts[key]
         else:
-            if key not in self._asked:
-                self._asked[key] = asyncio.get_running_loop().create_future()
+            asked = self._asked.get(key)
+            if asked is None:
+                asked = self._asked[key] = asyncio.get_running_loop().create_future()
                 await self._ask(key, spec)
-            verdict = await asyncio.shield(self._asked[key])
-        if verdict == BUSY:
-            raise GrammarBusy("Too many complex grammars are being compiled.", hint="Try again in a few seconds.")
+            verdict = await asyncio.shield(asked)
+        if verdict in _TRANSIENT:
+            error, message, hint = _TRANSIENT[verdict]
+            raise error(message, hint=hint)
         if verdict is not None:
             message, _, hint = verdict.partition("\n")
             raise FulgurError(message, hint=hint or None)
@@ -139,7 +157,7 @@ class GrammarCompiler:
         future = self._asked.pop(key, None)
         if future is not None and not future.done():
             future.set_result(verdict)
-        if verdict != BUSY:
+        if verdict not in _TRANSIENT:
             self._verdicts[key] = verdict
             if len(self._verdicts) > _KEPT:
                 self._verdicts.popitem(last=False)
@@ -252,10 +270,10 @@ class _Worker:
             return
         os.close(pipe)
         del self._forks[pipe]
-        _, status = os.waitpid(fork.pid, 0)
+        _, status, used = os.wait4(fork.pid, 0)
         verdict = fork.verdict
         if verdict is None:
-            verdict = json.loads(fork.heard) if fork.heard else _why(status)
+            verdict = json.loads(fork.heard) if fork.heard else _why(status, used.ru_utime + used.ru_stime)
         self._answer(fork.job, verdict)
 
     def _end_slow(self) -> None:
@@ -265,7 +283,7 @@ class _Worker:
         for fork in self._forks.values():
             age = now - fork.started
             if age > WALL_SECONDS:
-                fork.verdict = fork.verdict or _too_long()
+                fork.verdict = fork.verdict or SLOW
             elif age > SLOW_AFTER and not fork.slow:
                 fork.slow, slow = True, slow + 1
                 if slow > SLOW_FORKS:
@@ -348,11 +366,17 @@ def _too_much_memory() -> str:
     return f"The grammar takes more than {MEMORY >> 20} MB to compile.\nMake the grammar simpler."
 
 
-def _why(status: int) -> str:
-    """Why a fork died without a verdict."""
+def _why(status: int, seconds: float) -> str:
+    """Why a fork died without a verdict, after so many seconds of CPU time.
+
+    Its own limit on time sends SIGXCPU, or SIGKILL a second later. A SIGKILL before comes from elsewhere, such as the
+    kernel when memory runs out.
+    """
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if number in (signal.SIGXCPU, signal.SIGKILL):
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and seconds >= CPU_SECONDS):
         return _too_long()
+    if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        return KILLED
     if number == signal.SIGSEGV:
         return "The grammar is nested too deeply.\nMake the grammar flatter."
     return _too_much_memory()
