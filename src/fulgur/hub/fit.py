@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from fulgur.hub.catalogue import CATALOGUE, Entry
 
-# The fraction of the read bandwidth that decoding reaches: measured on one H200 (docs/gpu.md) and two cores of an EPYC;
-# that of experts on a CPU is a guess until they have been measured. Families on the GPU's general driver have not been
-# measured either: they are assumed to reach what its graph driver does.
+# The fraction of the read bandwidth that decoding reaches, measured on one H200 (docs/gpu.md) and two cores of an EPYC;
+# experts on a CPU reached 0.56 to 0.66 on two AMX cores (docs/log.md). Families on the GPU's general driver have not
+# been measured: they are assumed to reach what its graph driver does.
 GPU_DENSE, GPU_EXPERTS = 0.85, 0.62
 GENERAL_DENSE, GENERAL_EXPERTS = 0.7, 0.33
 CPU_DENSE, CPU_EXPERTS = 0.75, 0.60
