@@ -19,7 +19,7 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.server import app, auth, pools
 from fulgur.server.config import Model, Pool, Price, ServerConfig, TierLimits
-from fulgur.server.fair_queue import FairQueue, Share, Ticket
+from fulgur.server.fair_queue import FairQueue, Ticket, TierShare
 from fulgur.server.pools import PoolState
 from fulgur.server.rates import Bucket, Rates, headers_of
 from fulgur.text.parts import Usage
@@ -74,7 +74,7 @@ def served(queue: FairQueue, count: int, cost: float = 10.0) -> list[str]:
 
 
 def test_keys_take_turns_whatever_they_queue() -> None:
-    queue = FairQueue(1, {"default": Share()})
+    queue = FairQueue(1, {"default": TierShare()})
     for owner in ["heavy"] * 6 + ["light"] * 2:
         queue.add(Ticket(owner, "default"))
     assert [each.owner for each in queue.order()] == [
@@ -84,7 +84,7 @@ def test_keys_take_turns_whatever_they_queue() -> None:
 
 
 def test_long_answers_count_for_more() -> None:
-    queue = FairQueue(1, {"default": Share()})
+    queue = FairQueue(1, {"default": TierShare()})
     for _ in range(4):
         queue.add(Ticket("long", "default"))
         queue.add(Ticket("short", "default"))
@@ -95,7 +95,7 @@ def test_long_answers_count_for_more() -> None:
 
 
 def test_who_was_away_has_saved_nothing_up() -> None:
-    queue = FairQueue(1, {"default": Share()})
+    queue = FairQueue(1, {"default": TierShare()})
     for _ in range(40):
         queue.add(Ticket("steady", "default"))
     served(queue, 20)
@@ -105,7 +105,7 @@ def test_who_was_away_has_saved_nothing_up() -> None:
 
 
 def test_tiers_share_by_weight_and_flex_takes_what_is_left() -> None:
-    queue = FairQueue(1, {"flex": Share(1), "default": Share(4), "priority": Share(16)})
+    queue = FairQueue(1, {"flex": TierShare(1), "default": TierShare(4), "priority": TierShare(16)})
     for tier in queue.tiers:
         for _ in range(60):
             queue.add(Ticket("k", tier))
@@ -116,7 +116,9 @@ def test_tiers_share_by_weight_and_flex_takes_what_is_left() -> None:
 
 
 def test_reserved_slots_and_the_most_of_a_tier() -> None:
-    queue = FairQueue(4, {"default": Share(4), "priority": Share(16, reserved=1), "ultrafast": Share(64, most=1)})
+    queue = FairQueue(
+        4, {"default": TierShare(4), "priority": TierShare(16, reserved=1), "ultrafast": TierShare(64, most=1)}
+    )
     for _ in range(6):
         queue.add(Ticket("k", "default"))
     assert [queue.next() is not None for _ in range(4)] == [True, True, True, False], "one slot is kept"
@@ -233,7 +235,7 @@ async def test_chat_costs_what_its_tier_costs() -> None:
 
 
 async def test_who_waits_hears_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "TELL_S", 0.01)
+    monkeypatch.setattr(pools, "NOTIFY_S", 0.01)
     pool = PoolState("p", Pool(concurrent=1))
     async with connected(played=script({"steps": [{"tokens": 20}]}, rate=200), pool=pool) as (_, raw):
         await raw.create(input="x")

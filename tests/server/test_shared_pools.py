@@ -32,7 +32,7 @@ class Front:
                 if name in others:
                     others[name].pool.look()
 
-        self.pool.share(live, tell)
+        self.pool.share_slots(live, tell)
 
     async def ask(self, owner: str, tier: str = "default", **options: object) -> Slot:
         self.slots.append(await self.pool.ask(owner, tier, **options))  # type: ignore[arg-type]

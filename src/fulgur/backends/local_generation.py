@@ -135,7 +135,7 @@ class LocalGeneration(Generation):
                         self._answer.append(event.text)
                         for part in (*self._split(event.text, call), *self._pass_on(self._splitter.finish())):
                             yield part
-                        yield self._turned()
+                        yield self._steered()
                     else:
                         self._ended = True
                         for part in self._finish(event, call):
@@ -258,7 +258,7 @@ class LocalGeneration(Generation):
                 part = TextDelta(part.text)
             yield part
 
-    def _turned(self) -> Steered:
+    def _steered(self) -> Steered:
         """The engine continues after the steer: what was written so far is now part of the cached input."""
         items, steer = self._steers.pop(0)
         old = self._usage
@@ -281,7 +281,7 @@ class LocalGeneration(Generation):
         elif call is not None:
             yield _end_of_call(event)
         if event.reason == "error":
-            raise FulgurError(event.message or "The engine could not go on.")
+            raise FulgurError(event.message or "The engine failed.")
         usage = self._usage
         usage.output_tokens = self._written
         usage.draft_tokens, usage.accepted_tokens = event.usage.draft_tokens, event.usage.accepted_tokens

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from fulgur.bench.report import Report
-from fulgur.server.fair_queue import FairQueue, Share, Ticket
+from fulgur.server.fair_queue import FairQueue, Ticket, TierShare
 
 SLOTS, LANES, LIGHT = 40, 80, 20
 PAUSE_S = 60.0  # between two requests of a light key, on average
@@ -36,7 +36,7 @@ class Result:
 def simulate(*, fair: bool, seconds: float, seed: int) -> Result:
     """Simulate the traffic. First in first out is the same queue with one owner for everybody."""
     lengths, arrivals = random.Random(seed), random.Random(seed + 1)
-    queue = FairQueue(SLOTS, {"default": Share()})
+    queue = FairQueue(SLOTS, {"default": TierShare()})
     result = Result()
     number = count()
     events: list[tuple[float, int, str, Ticket | None, float]] = []  # when, tie-break, key, ticket that ends, tokens

@@ -16,11 +16,11 @@ _encode = msgspec.json.Encoder().encode
 class Sink(Protocol):
     """Where events go: a socket, an SSE stream, a log. `drain` waits when `full`; the others never wait.
 
-    `send` is for tokens and writes at once; `later` may combine events that are made together into one write.
+    `send` is for tokens and writes at once; `send_soon` may combine events that are made together into one write.
     """
 
     def send(self, kind: bytes, data: bytes) -> None: ...
-    def later(self, kind: bytes, data: bytes) -> None: ...
+    def send_soon(self, kind: bytes, data: bytes) -> None: ...
     def full(self) -> bool: ...
     async def drain(self) -> None: ...
 
@@ -31,7 +31,7 @@ class NullSink:
     def send(self, kind: bytes, data: bytes) -> None:
         pass
 
-    def later(self, kind: bytes, data: bytes) -> None:
+    def send_soon(self, kind: bytes, data: bytes) -> None:
         pass
 
     def full(self) -> bool:
@@ -75,7 +75,7 @@ class Emitter:
 
     def __init__(self, sink: Sink, stream_id: str | None, log: EventLog | None) -> None:
         self.sequence = 0
-        self.more = False  # another token is ready: send both in one write
+        self.more_follows = False  # another token is ready: send both in one write
         self.sink = sink
         self.log = log
         self._lane = {} if stream_id is None else {"stream_id": stream_id}
@@ -85,7 +85,7 @@ class Emitter:
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Any event but a delta."""
-        self._emit(self.sink.later, kind, fields)
+        self._emit(self.sink.send_soon, kind, fields)
 
     def last(self, kind: str, response: Response) -> None:
         """Send the terminal event at once: nothing follows that could share its write."""
@@ -114,8 +114,8 @@ class Emitter:
         """One token. The hot path: nothing is built here but the bytes."""
         data = b'%b%d,"delta":%b%b' % (self._head, self.sequence, _encode(text), self._tail)
         self.sequence += 1
-        if self.more:
-            self.sink.later(self._kind, data)
+        if self.more_follows:
+            self.sink.send_soon(self._kind, data)
         else:
             self.sink.send(self._kind, data)
         if self.log is not None:

@@ -19,7 +19,7 @@ _MEAN_OF = 16  # the mean cost is over about this many answers
 
 
 @dataclass(frozen=True)
-class Share:
+class TierShare:
     """A tier's claim on the slots."""
 
     weight: float = 1.0
@@ -71,7 +71,7 @@ class _Counters:
 class FairQueue:
     """With `slots` 0 everybody gets one at once."""
 
-    def __init__(self, slots: int, tiers: Mapping[str, Share]) -> None:
+    def __init__(self, slots: int, tiers: Mapping[str, TierShare]) -> None:
         self.slots = slots
         self.tiers = tiers
         self.running: list[Ticket] = []

@@ -92,13 +92,13 @@ def no_room() -> ApiError:
     return ApiError(
         429,
         "too_many_bytes_in_flight",
-        "Too much of what was sent is still being worked on. Wait for answers before sending more.",
+        "Too many bytes of requests are in flight. Wait for answers before sending more.",
         type="rate_limit_error",
         headers={"retry-after": "2"},
     )
 
 
-class Door(web.Server):
+class LimitedServer(web.Server):
     """aiohttp's server with a limit on connections.
 
     When there are too many, it closes the oldest one that has never sent a whole request, at the address that has most
@@ -170,7 +170,7 @@ def _address(transport: asyncio.Transport) -> str:
 
 
 class Runner(web.AppRunner):
-    """An AppRunner behind a `Door`. It does not decompress bodies: the sender is authenticated first."""
+    """An AppRunner with a `LimitedServer`. It does not decompress bodies: the sender is authenticated first."""
 
     __slots__ = ("_limit",)
 
@@ -179,7 +179,7 @@ class Runner(web.AppRunner):
         self._limit = connections
 
     async def _make_server(self) -> web.Server:
-        return Door(await super()._make_server(), self._limit)
+        return LimitedServer(await super()._make_server(), self._limit)
 
 
 async def listen(runner: web.AppRunner, host: str, port: int) -> None:

@@ -12,8 +12,8 @@ from aiohttp import web
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.items import split_validation_error
 from fulgur.protocol.request import Body
+from fulgur.server.event_loop import off_loop
 from fulgur.server.limits import SMALL, Lease
-from fulgur.server.turns import off_loop
 
 T = TypeVar("T")
 Bytes = bytes | bytearray
@@ -32,7 +32,9 @@ async def read_body(request: web.Request, lease: Lease, limit_mb: float) -> Byte
     limit = int(limit_mb * (1 << 20))
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", *_WINDOWS):
-        raise ApiError(415, "unsupported_encoding", f"The encoding '{encoding}' is not offered; send gzip or plain.")
+        raise ApiError(
+            415, "unsupported_encoding", f"The encoding '{encoding}' is not supported; send gzip, or no encoding."
+        )
     unpack = zlib.decompressobj(_WINDOWS[encoding]) if encoding in _WINDOWS else None
     body = bytearray()
     length = request.content_length or 0
@@ -52,11 +54,11 @@ async def read_body(request: web.Request, lease: Lease, limit_mb: float) -> Byte
                     body += data
                     piece = b"" if unpack is None else unpack.unconsumed_tail
     except TimeoutError:
-        raise ApiError(408, "body_too_slow", f"The body did not come within {BODY_S:g} s.") from None
+        raise ApiError(408, "body_too_slow", f"The body did not arrive within {BODY_S:g} s.") from None
     except zlib.error as error:
-        raise invalid(f"The body is not {encoding}: {error}.", code="invalid_encoding") from None
+        raise invalid(f"The body is not valid {encoding}: {error}.", code="invalid_encoding") from None
     if unpack is not None and not unpack.eof:
-        raise invalid(f"The {encoding} body ends too early.", code="invalid_encoding")
+        raise invalid(f"The {encoding} body is truncated.", code="invalid_encoding")
     return body
 
 
@@ -136,7 +138,7 @@ def in_range(value: float | None, low: float, high: float, name: str) -> None:
 
 def at_least(value: int | None, low: int, name: str) -> None:
     if value is not None and value < low:
-        raise invalid(f"Invalid '{name}': {value} is below the least value, {low}.", name, "invalid_value")
+        raise invalid(f"Invalid '{name}': {value} is below the minimum, {low}.", name, "invalid_value")
 
 
 def _values(data: Bytes) -> int:

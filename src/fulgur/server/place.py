@@ -29,7 +29,7 @@ class Place:
         self._slot: Slot | None = None
         self._cuts = 0
         self._earlier: Usage | None = None  # of this response's generations that were cut
-        self._turned = Usage()  # of responses that a steer at a token ended: they used the same slot
+        self._steered = Usage()  # of responses that a steer at a token ended: they used the same slot
 
     def price(self) -> float:
         """The tier's price, as a multiple of the model's."""
@@ -61,13 +61,13 @@ class Place:
     def leave(self, usage: Usage) -> None:
         """Release the slot, and charge everything that was used in it."""
         if self._slot is not None:
-            used = accounting.added(self._turned, usage)
+            used = accounting.added(self._steered, usage)
             self._run.server.leave(self._pool, self._slot, used)
-            self._slot, self._turned = None, Usage()
+            self._slot, self._steered = None, Usage()
 
-    def went_on(self, usage: Usage) -> None:
-        """Note that a response ended and that its successor continues in the same slot."""
-        self._turned = accounting.added(self._turned, usage)
+    def add_steered(self, usage: Usage) -> None:
+        """Count a response that was steered at a token: its successor continues in the same slot."""
+        self._steered = accounting.added(self._steered, usage)
 
     def _tell(self, position: int, seconds: float | None) -> None:
         queue = {"position": position, "expected_wait_seconds": seconds}

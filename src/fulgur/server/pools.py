@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fulgur.protocol.errors import ApiError
 from fulgur.server.config import Pool, TierLimits
-from fulgur.server.fair_queue import FLEX, FairQueue, Share, Ticket
+from fulgur.server.fair_queue import FLEX, FairQueue, Ticket, TierShare
 from fulgur.server.rates import Clock, Rates
 from fulgur.server.shared_queue import SharedQueue
 from fulgur.text.parts import Usage
@@ -25,10 +25,11 @@ WEIGHTS = {FLEX: 1.0, DEFAULT: 4.0, "priority": 16.0, "ultrafast": 64.0}
 PRICES = {FLEX: 0.5, DEFAULT: 1.0, "priority": 2.0, "ultrafast": 6.0}
 NAMES = {"fast": "priority"}  # what clients call it
 FLEX_WAIT_S = 900.0
-TELL_S = 1.0  # a waiting client is told its place at most this often
+NOTIFY_S = 1.0  # a waiting client hears of its place at most this often
 CACHED_COST, OUTPUT_COST = 0.1, 3.0  # the work of a token, relative to an input token that has to be computed
 
-Told = Callable[[int, float | None], None]  # the place in the queue, from 1 on, and the expected wait in seconds
+# Called with the place in the queue, from 1 on, and the expected wait in seconds.
+OnPlace = Callable[[int, float | None], None]
 
 
 class Slot(Ticket):
@@ -41,7 +42,7 @@ class Slot(Ticket):
         self.shared = False  # the other fronts know it
         self.began = 0.0
         self.place = 0
-        self.told: Told | None = None
+        self.on_place: OnPlace | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def make_room(self) -> None:
@@ -67,19 +68,20 @@ class PoolState:
             for tier, each in self.tiers.items()
         }
         self._seconds = 0.0  # how long a slot is taken, on average
-        self._telling: asyncio.Task[None] | None = None
+        self._notifying: asyncio.Task[None] | None = None
 
     def _new_queue(self) -> FairQueue:
         tiers = {
-            tier: Share(each.weight or WEIGHTS[tier], each.slots, each.reserved) for tier, each in self.tiers.items()
+            tier: TierShare(each.weight or WEIGHTS[tier], each.slots, each.reserved)
+            for tier, each in self.tiers.items()
         }
         return FairQueue(self.limits.concurrent, tiers)
 
-    def share(self, live: Live, tell: Callable[[str, set[str]], Awaitable[None]]) -> None:
-        """Share the slots with all other fronts from now on. `tell` asks other fronts to look at a pool."""
+    def share_slots(self, live: Live, notify: Callable[[str, set[str]], Awaitable[None]]) -> None:
+        """Share the slots with all other fronts from now on. `notify` asks other fronts to look at a pool."""
         if self.limits.concurrent:
-            told = functools.partial(tell, self.name)
-            self._shared = SharedQueue(self.name, live, self._new_queue, self._grant, told)
+            notify_fronts = functools.partial(notify, self.name)
+            self._shared = SharedQueue(self.name, live, self._new_queue, self._grant, notify_fronts)
 
     def look(self) -> None:
         """Another front has changed something."""
@@ -116,7 +118,7 @@ class PoolState:
             raise ApiError(
                 429,
                 "queue_full",
-                f"{most} requests wait for the pool '{self.name}' already.",
+                f"The queue of pool '{self.name}' is full ({most} requests).",
                 type="rate_limit_error",
                 headers={"retry-after": "5"},
             )
@@ -131,14 +133,14 @@ class PoolState:
         """The queue as far as it is known here."""
         return self._queue if self._shared is None else self._shared.queue
 
-    async def wait(self, slot: Slot, told: Told | None = None) -> None:
-        """Wait for the slot. `told` is called with its place, at once and when it changes."""
+    async def wait(self, slot: Slot, on_place: OnPlace | None = None) -> None:
+        """Wait for the slot. `on_place` is called with its place, at once and when it changes."""
         if slot.running:
             return
-        slot.told = told
-        self._tell()
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._go_on_telling())
+        slot.on_place = on_place
+        self._notify()
+        if self._notifying is None or self._notifying.done():
+            self._notifying = asyncio.create_task(self._notify_while_any_wait())
         try:
             async with asyncio.timeout(FLEX_WAIT_S if slot.tier == FLEX else None):
                 await asyncio.shield(slot.ready)
@@ -147,7 +149,7 @@ class PoolState:
                 raise ApiError(
                     429,
                     "resource_unavailable",
-                    "No capacity was left for the flex tier in 15 minutes. Try again later, or with another tier.",
+                    "No capacity became free for the flex tier in 15 minutes. Try again later, or use another tier.",
                     type="rate_limit_error",
                 ) from None
 
@@ -183,19 +185,19 @@ class PoolState:
 
     # --- reports to those who wait ---
 
-    async def _go_on_telling(self) -> None:
+    async def _notify_while_any_wait(self) -> None:
         while len(self._waiting()):
-            await asyncio.sleep(TELL_S)
-            self._tell()
+            await asyncio.sleep(NOTIFY_S)
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Notify everybody whose place has changed; the order is computed once for all of them."""
         for place, ticket in enumerate(self._waiting().order(), 1):
             slot = ticket if self._shared is None else self._shared.own.get(ticket.id)
-            if isinstance(slot, Slot) and slot.told is not None and slot.place != place:
+            if isinstance(slot, Slot) and slot.on_place is not None and slot.place != place:
                 slot.place = place
                 with contextlib.suppress(ConnectionError):
-                    slot.told(place, self._expected(place))
+                    slot.on_place(place, self._expected(place))
 
     def _expected(self, place: int) -> float | None:
         if not self._seconds:

@@ -17,11 +17,11 @@ from fulgur.protocol.response import Response
 from fulgur.server import fields
 from fulgur.server import tools as tool_list
 from fulgur.server.content import check_calls, check_content, check_kinds
+from fulgur.server.event_loop import off_loop
 from fulgur.server.format import check_format, template_values
 from fulgur.server.parse import at_least
 from fulgur.server.registry import ServedModel, require
 from fulgur.server.sampling import to_sampling
-from fulgur.server.turns import off_loop
 
 _MANY = 500  # items, tools and parts of contents; a request with more is checked on a thread
 _MAX_SUMMARIES = 4 << 20  # characters of all compaction items: a small blob may unpack to a large text
@@ -203,7 +203,7 @@ def check_abilities(
 def check_verbosity(entry: ServedModel, path: str) -> None:
     """Refuse a verbosity for a local model, which has no such setting."""
     if entry.backend.kind == "local":
-        raise invalid(f"The model '{entry.name}' has no verbosity to set.", path, "model_not_capable")
+        raise invalid(f"The model '{entry.name}' has no verbosity setting.", path, "model_not_capable")
 
 
 def logprobs_wanted(request: CreateRequest) -> int | None:

@@ -110,8 +110,8 @@ class Run:
             if self._work is not None:
                 self._work.cancel()
 
-    def leave_alone(self) -> None:
-        """Its socket is gone. A stored response goes on for a while: its client may come back and replay it."""
+    def detach(self) -> None:
+        """Continue without a socket. A stored response runs on for a while: its client may come back and replay it."""
         if self.log is None:
             self.stop("disconnected")
             return
@@ -239,7 +239,7 @@ class Run:
     async def _consume(self, parts: AsyncIterator[Part]) -> list[Steer] | None:
         output, emitter, generation = self.output, self.emitter, self.generation
         async for part in parts:
-            emitter.more = generation is not None and generation.more
+            emitter.more_follows = generation is not None and generation.more
             if isinstance(part, TextDelta):
                 if output.kind != "message" and self._cut_here():
                     return await self._leave(parts)
@@ -264,7 +264,7 @@ class Run:
                     self._steers.offer(self.generation)
                 continue
             elif isinstance(part, Steered):
-                return self._turn_at_token(part)
+                return self._steer_at_token(part)
             else:
                 if self.place.was_cut(part):
                     self.usage = part.usage
@@ -294,13 +294,13 @@ class Run:
         self.response.status = "steered"
         return None
 
-    def _turn_at_token(self, part: Steered) -> list[Steer]:
+    def _steer_at_token(self, part: Steered) -> list[Steer]:
         """The backend continues in the new direction: close the partial item and let the successor begin."""
         self.usage = part.usage
-        self.place.went_on(part.usage)
+        self.place.add_steered(part.usage)
         self.output.close("incomplete")
         self.response.status = "steered"
-        return self._steers.turned(part.items)
+        return self._steers.take_applied(part.items)
 
     def _ended(self, finish: Finish) -> None:
         self.usage = finish.usage
@@ -347,11 +347,11 @@ class Run:
         """The successor that steering asks for, if any."""
         assert self.after is not None
         if self.response.status in ("failed", "cancelled") or self.stopped:
-            for steer in [*(taken or []), *self._steers.take()]:
+            for steer in [*(taken or []), *self._steers.drain()]:
                 steering.emit_failed(self.emitter, steer, "response_not_active", "The response ended before the steer.")
             return None
         if taken is None:  # the answer ended before the backend could turn
-            taken = self._steers.take()
+            taken = self._steers.drain()
             if not taken:
                 return None
         else:

@@ -55,7 +55,7 @@ class SocketSink(TransportSink):
         elif not self.gone():
             self._transport.write(_frame(data))
 
-    def later(self, kind: bytes, data: bytes) -> None:
+    def send_soon(self, kind: bytes, data: bytes) -> None:
         if not self._gathered:
             self._loop.call_soon(self._flush)
         self._gathered.append(_frame(data))
@@ -93,7 +93,7 @@ class SseSink(TransportSink):
         request[STREAM] = response
         return cls(request, response)
 
-    def later(self, kind: bytes, data: bytes) -> None:
+    def send_soon(self, kind: bytes, data: bytes) -> None:
         """Always write one event at a time: some parsers need it."""
         self.send(kind, data)
 

@@ -74,7 +74,7 @@ class Server:
         if self.fronts is not None:
             self.fronts.open()
             for pool in self.pools().values():
-                pool.share(self.live, self.fronts.look)
+                pool.share_slots(self.live, self.fronts.look)
         for entry in self.models.entries.values():
             entry.backend.share(self.live)
         await self._load_keys()

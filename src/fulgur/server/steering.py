@@ -41,7 +41,7 @@ class Steers:
     def add(self, request: SteerRequest, generation: Generation | None) -> Steer:
         """Accept one and offer it to the backend; raises ApiError when it cannot be used."""
         if len(self.at_item) + len(self.offered) >= MAX_PENDING:
-            raise ApiError(400, "too_many_pending_steers", f"At most {MAX_PENDING} steers may wait.")
+            raise ApiError(400, "too_many_pending_steers", f"At most {MAX_PENDING} steers may be pending.")
         steer = accept(request)
         self.at_item.append(steer)
         try:
@@ -59,13 +59,13 @@ class Steers:
             self.at_item.remove(steer)
             self.offered.append(steer)
 
-    def turned(self, items: list[Item]) -> list[Steer]:
+    def take_applied(self, items: list[Item]) -> list[Steer]:
         """The offered steers whose items the backend has taken."""
         taken = [steer for steer in self.offered if among(steer.items, items)]
         self.offered = [steer for steer in self.offered if steer not in taken]
         return taken
 
-    def take(self) -> list[Steer]:
+    def drain(self) -> list[Steer]:
         """Take all remaining steers, the offered ones first."""
         left = [*self.offered, *self.at_item]
         self.offered, self.at_item = [], []
@@ -121,9 +121,9 @@ def among(items: list[Item], taken: list[Item]) -> bool:
 
 def _check_message(item: Item) -> None:
     if item.get("type", "message") != "message" or item.get("role") != "user":
-        raise _invalid("A steer holds user messages only.")
+        raise _invalid("A steer may hold only user messages.")
     if set(item) - {"type", "role", "content"}:
-        raise _invalid("A steered message has type, role and content, nothing else.")
+        raise _invalid("A steered message may have only type, role and content.")
     content = item.get("content")
     if isinstance(content, str):
         return
@@ -131,7 +131,7 @@ def _check_message(item: Item) -> None:
         raise _invalid("A steered message needs content.")
     for part in content:
         if not isinstance(part, dict) or part.get("type") not in _PARTS:
-            raise _invalid("A steered message holds input_text, input_image and input_file parts.")
+            raise _invalid("A steered message may hold only input_text, input_image and input_file parts.")
         if part["type"] == "input_text" and not isinstance(part.get("text"), str):
             raise _invalid("An input_text part needs text.")
 

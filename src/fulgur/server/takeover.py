@@ -67,7 +67,7 @@ class CatchUp(Emitter):
         expected = self._ahead.popleft()
         if expected != (kind, delta):
             self._ahead.clear()
-            raise FulgurError("The server that wrote this answer died, and the answer cannot be gone on with.")
+            raise FulgurError("The server that wrote this answer died, and the answer cannot be continued.")
         return True
 
 
@@ -116,7 +116,7 @@ async def _bring_to_its_end(run: Run, lost: list[journal.KeptSteer], known: list
                     "message": "The server died before it could use the steer.",
                 },
             )
-    run.leave_alone()
+    run.detach()
     await run.run()
     if run.after is not None and run.response.status != "failed":
         run.server.remember(run.owner, run.response.id, run.after)

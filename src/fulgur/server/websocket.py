@@ -17,6 +17,7 @@ from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.items import Item
 from fulgur.protocol.request import CreateRequest, InterruptRequest, SteerRequest
 from fulgur.server import steering
+from fulgur.server.event_loop import off_loop
 from fulgur.server.frames import GatedSocket
 from fulgur.server.fronts import Fronts
 from fulgur.server.lanes import Lanes, lane_of
@@ -28,7 +29,6 @@ from fulgur.server.run import Run
 from fulgur.server.sinks import SocketSink
 from fulgur.server.state import Server
 from fulgur.server.steering import Steer
-from fulgur.server.turns import off_loop
 from fulgur.server.typeahead import TypeAhead
 
 HEARTBEAT_S = 30.0
@@ -125,11 +125,11 @@ class Session:
         self._typeahead.close()
         self._lanes.stop()
         for run in self._running.values():
-            run.leave_alone()
+            run.detach()
         for lease in self._queued:
             _give_back(lease)
         for lane in list(self.held):
-            self._let_go(lane)
+            self._drop(lane)
         await self._lanes.wait()
 
     # --- frames ---
@@ -235,21 +235,21 @@ class Session:
         """A continuation that failed in its own lane loses what it continued; a failed fork keeps its parent."""
         held = self.held.get(lane)
         if held is not None and held.response_id == previous_id:
-            self._let_go(lane)
+            self._drop(lane)
 
     def _hold(self, lane: str | None, held: Held) -> None:
         """Keep a lane's latest response; when a key's sockets hold too much, drop this one's oldest."""
         if self._closed:
             return
         if lane in self.held:
-            self._let_go(lane)
+            self._drop(lane)
         self.held[lane] = held
         sizes, most = self.server.held, self.server.config.server.max_held_mb * (1 << 20)
         sizes[self.owner] += held.conversation.size()
         while sizes[self.owner] > most and self.held:
-            self._let_go(next(iter(self.held)))
+            self._drop(next(iter(self.held)))
 
-    def _let_go(self, lane: str | None) -> None:
+    def _drop(self, lane: str | None) -> None:
         self.server.held[self.owner] -= self.held.pop(lane).conversation.size()
 
     def _steer(self, frame: dict[str, Any], lease: Lease | None) -> Lease | None:
@@ -260,9 +260,11 @@ class Session:
             request = convert(frame, SteerRequest)
             if _text_size(request.input) > MAX_STEER_TEXT:
                 frame = {**frame, "input": None}  # its sender has the words, and they may be many
-                raise ApiError(400, "invalid_input", f"The text of a steer has at most {MAX_STEER_TEXT:,} characters.")
+                raise ApiError(
+                    400, "invalid_input", f"The text of a steer may have at most {MAX_STEER_TEXT:,} characters."
+                )
             if len(self._waiting) >= MAX_WAITING:
-                raise ApiError(400, "too_many_pending_steers", "Too many steers wait for tool outputs.")
+                raise ApiError(400, "too_many_pending_steers", "Too many steers are waiting for tool outputs.")
             run = self._run(request.previous_response_id)
             if run is None and self.server.fronts is not None and not self._ended(request.previous_response_id):
                 task = asyncio.create_task(self._steer_elsewhere(self.server.fronts, frame, request))
@@ -318,7 +320,7 @@ class Session:
     # --- back to the client ---
 
     def send(self, event: dict[str, Any]) -> None:
-        self.sink.later(b"", msgspec.json.encode(event))
+        self.sink.send_soon(b"", msgspec.json.encode(event))
 
     def _error(self, error: ApiError, lane: str | None) -> None:
         frame: dict[str, Any] = {"type": "error", "status": error.status, "error": error.body()}

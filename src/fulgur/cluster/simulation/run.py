@@ -14,7 +14,7 @@ from fulgur.cluster.routing import Pin, Pins, choose, home
 from fulgur.cluster.simulation.replica import Job, Replica
 from fulgur.cluster.simulation.service import ServiceTimes
 from fulgur.cluster.simulation.sessions import ACTIVE, Shape, Turn, typical
-from fulgur.server.fair_queue import FairQueue, Share, Ticket
+from fulgur.server.fair_queue import FairQueue, Ticket, TierShare
 
 Routing = Literal["random", "least", "hash", "pinned"]
 ROUTINGS: tuple[Routing, ...] = ("random", "least", "hash", "pinned")
@@ -72,7 +72,9 @@ class _Simulation:
         kv = setup.kv_tokens or service.kv_tokens
         self.replicas = [Replica(number, service, kv) for number in range(setup.replicas)]
         self.pins = Pins()
-        tiers = {name: Share(weight) for name, weight in WEIGHTS.items()} if setup.tiers else {"default": Share()}
+        tiers = (
+            {name: TierShare(weight) for name, weight in WEIGHTS.items()} if setup.tiers else {"default": TierShare()}
+        )
         self.queue = FairQueue((setup.slots or service.sequences) * setup.replicas, tiers)
         self.tickets: dict[Job, Ticket] = {}
         self.asked: dict[Ticket, Job] = {}

@@ -75,7 +75,7 @@ async def _serve(
 ) -> None:
     """Serve until stopped. The models in `first` are loaded at once, the others on demand."""
     from fulgur.client import local
-    from fulgur.server import app, auth, turns
+    from fulgur.server import app, auth, event_loop
     from fulgur.workspace import folders
 
     home = folders.home()
@@ -89,7 +89,7 @@ async def _serve(
             raise
         hint = f"Use that one, end it with `kill {holder}`, or choose another port with --port."
         raise FulgurError(f"{error.message}, by another Fulgur server (process {holder})", hint=hint) from None
-    turns.settle()
+    event_loop.tune_interpreter()
     models = running.server.models.entries
     out(f"Fulgur listens on {running.base_url}")
     out(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
@@ -137,9 +137,9 @@ async def _load(entry: ServedModel) -> None:
         out(f"fulgur: {error}")
         return
     from fulgur.backends.local import LocalBackend
-    from fulgur.server import turns
+    from fulgur.server import event_loop
 
-    turns.settle()
+    event_loop.tune_interpreter()
     assert isinstance(backend, LocalBackend)
     info = backend.engine.info
     where = "the GPU" if info.runtime == "cuda" else "the CPU"

@@ -47,8 +47,8 @@ def _with_rest(work: Callable[[], T]) -> T:
         _rested = time.monotonic() + min(MOST_REST_S, time.thread_time() - began)
 
 
-def settle() -> None:
-    """Tune the interpreter of a process that only serves; call it when everything permanent is loaded."""
+def tune_interpreter() -> None:
+    """Tune the interpreter and malloc of a process that only serves; call it when everything permanent is loaded."""
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.set_threshold(*COLLECT)
