@@ -270,29 +270,35 @@ def test_config_mistakes_are_named(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     for content, wanted in (
         ("[server]\nprot = 5", "prot"),
-        ('[models.x]\nbackend = "vlm"', "there are: local, cluster, scripted"),
+        ('[models.x]\nbackend = "vlm"', "'vlm' is not one of: local, cluster, scripted"),
         ('[models.x]\nbackend = "local"', "models.x.path is missing"),
-        ('[models.x]\nbackend = "scripted"\npool = "p"', r"no \[pools.p\]"),
+        ('[models.x]\nbackend = "scripted"\npool = "p"', r"'p' is not defined; add \[pools.p\]"),
         ("[server", "server.toml"),
-        ('[server]\norigins = ["localhost:3000"]', "'localhost:3000' is no origin"),
-        ('[server]\notlp = "localhost:4318"', "server.otlp is 'localhost:4318'"),
-        ('[server]\nstore = "mysql://x"', "server.store is 'mysql://x'"),
-        ("[server]\nmax_body_mb = 64", "server.max_body_mb is 64, and a key may have 24 MB in flight"),
+        ('[server]\norigins = ["localhost:3000"]', "'localhost:3000' is not a valid origin"),
+        ('[server]\notlp = "localhost:4318"', "server.otlp: 'localhost:4318' is not a valid URL"),
+        ('[server]\nstore = "mysql://x"', "server.store: 'mysql://x' is not supported"),
+        ("[server]\nmax_body_mb = 64", "server.max_body_mb is 64, but one key may have only 24 MB in flight"),
         ("[server]\nmax_body_mb = inf", "max_body_mb"),
         ('[[keys]]\nname = "a"\nsha256 = "fg-secret"', "sha256"),
         (f'[[keys]]\nname = "a"\nsha256 = "{"a" * 64}"\n' * 2, "2 keys have the name 'a'"),
-        ('[models.x]\nbackend = "local"\npath = "p"\ntools = false', "models.x.tools does nothing for 'local'"),
+        (
+            '[models.x]\nbackend = "local"\npath = "p"\ntools = false',
+            "models.x.tools has no effect with the backend 'local'",
+        ),
         ('[models.x]\nbackend = "local"\npath = "p"\nbits = 3', "bits"),
         ('[models.x]\nbackend = "local"\npath = "p"\nruntime = "fast"', "runtime"),
         ('[models.x]\nbackend = "local"\npath = "p"\nthreads = 100000', "threads"),
-        ('[backends.u]\nurl = "10.0.0.5:8000/v1"', "backends.u.url is '10.0.0.5:8000/v1'"),
-        ('[backends.local]\nurl = "http://x/v1"', "'local' is the name of a backend"),
+        ('[backends.u]\nurl = "10.0.0.5:8000/v1"', "backends.u.url: '10.0.0.5:8000/v1' is not a valid URL"),
+        ('[backends.local]\nurl = "http://x/v1"', "'local' is the name of a built-in backend"),
         (
             '[backends.u]\nurl = "http://x/v1"\n[models.x]\nbackend = "u"\ncontext = 9\ndevice = "cuda"',
-            "models.x.device does nothing for 'u'",
+            "models.x.device has no effect with the backend 'u'",
         ),
-        ("[pools.p.tiers.flex]\nslots = 2", "slots does nothing as long as the pool has no `concurrent`"),
-        ("[pools.p]\nconcurrent = 4\n[pools.p.tiers.flex]\nslots = 1\nreserved = 2", "2 slots are reserved"),
+        ("[pools.p.tiers.flex]\nslots = 2", "slots has no effect unless the pool sets `concurrent`"),
+        (
+            "[pools.p]\nconcurrent = 4\n[pools.p.tiers.flex]\nslots = 1\nreserved = 2",
+            r"`reserved` \(2\) is more than `slots` \(1\)",
+        ),
     ):
         file.write_text(content)
         with pytest.raises(UsageError, match=wanted):

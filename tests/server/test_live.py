@@ -59,7 +59,7 @@ async def test_a_request_counts_against_all_its_limits_or_none(live: Live) -> No
         await live.admit([pool, key])
     with pytest.raises(ApiError) as refused:
         await live.admit([pool, key])
-    assert refused.value.status == 429 and "key has used its requests" in refused.value.message
+    assert refused.value.status == 429 and "key has reached its limit of requests per minute" in refused.value.message
     assert 10 <= float(refused.value.headers["retry-after"]) <= 31, "30 s, less what has passed"
     assert headers_of([pool])["x-ratelimit-remaining-requests"] == "3", "the refused one took nothing"
     await live.admit([pool])
@@ -69,13 +69,13 @@ async def test_tokens_count_when_an_answer_ends_and_may_be_owed(live: Live) -> N
     rates = Rates("key", tokens_per_minute=600, tokens_per_day=1000)
     await live.admit([rates])
     await spent(live, [rates], 900)
-    with pytest.raises(ApiError, match="tokens of this minute") as refused:
+    with pytest.raises(ApiError, match="tokens per minute") as refused:
         await live.admit([rates])
     assert refused.value.code == "rate_limit_exceeded"
     assert 10 <= float(refused.value.headers["retry-after"]) <= 31, "for 300 tokens, less what has passed"
     day = Rates("another key", tokens_per_day=1000)
     await spent(live, [day], 1100)
-    with pytest.raises(ApiError, match="tokens of this day") as used_up:
+    with pytest.raises(ApiError, match="tokens per day") as used_up:
         await live.admit([day])
     assert used_up.value.code == "usage_limit_reached"
 
@@ -89,7 +89,7 @@ async def test_the_tokens_of_today_are_counted_on(live: Live) -> None:
     rates = Rates("key", tokens_per_day=1000)
     await live.restore(rates, 1000)
     await asyncio.sleep(0.05)
-    with pytest.raises(ApiError, match="tokens of this day"):
+    with pytest.raises(ApiError, match="tokens per day"):
         await live.admit([rates])
 
 

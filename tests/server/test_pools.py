@@ -328,7 +328,7 @@ async def test_a_wait_that_is_given_up_frees_its_place() -> None:
 
 def test_reserved_slots_must_leave_some(tmp_path: Any) -> None:
     config = ServerConfig(pools={"p": Pool(concurrent=2, tiers={"priority": TierLimits(reserved=2)})})
-    with pytest.raises(FulgurError, match="2 slots are reserved"):
+    with pytest.raises(FulgurError, match="tiers reserve 2 slots"):
         config.check("server.toml")
 
 

@@ -121,17 +121,17 @@ def _check_host(server: Server, request: web.Request) -> None:
     name = (request.headers.get("Host") or "").rpartition(":")
     host = name[0] if name[1] and name[2].isdigit() else (request.headers.get("Host") or "")
     if not is_loopback(host):
-        raise ApiError(403, "host_not_allowed", f"The host name '{host}' is not this machine.")
+        raise ApiError(403, "host_not_allowed", f"The Host header '{host}' does not name this machine.")
 
 
 def _plain(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 404:
-        return not_found(f"There is nothing at {request.method} {request.path}.")
+        return not_found(f"There is no endpoint {request.method} {request.path}.")
     if error.status == 405:
         allowed = ", ".join(sorted(getattr(error, "allowed_methods", [])))
-        message = f"{request.method} is not offered at {request.path}; try {allowed}."
+        message = f"{request.method} is not allowed at {request.path}; use {allowed}."
         return ApiError(405, "method_not_allowed", message, headers={"Allow": allowed})
-    return ApiError(error.status, "http_error", error.reason or "The request cannot be served.")
+    return ApiError(error.status, "http_error", error.reason or "The request cannot be answered.")
 
 
 def build(server: Server) -> web.Application:
@@ -238,7 +238,7 @@ async def start(config: ServerConfig, server: Server | None = None) -> Running:
         why = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own words repeat the address
         raise FulgurError(
             f"Cannot listen on {config.server.host}:{config.server.port}: {why}",
-            hint="Choose another with --port, or 0 for a free one.",
+            hint="Choose another port with --port; 0 means any free one.",
         ) from None
     port = int(runner.addresses[0][1])
     return Running(server, runner, port)

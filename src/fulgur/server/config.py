@@ -186,19 +186,23 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
         for name, upstream in self.backends.items():
             where = f"{source}: backends.{name}"
             if name in OURS:
-                raise UsageError(f"{where}: '{name}' is the name of a backend that is always there; choose another")
+                raise UsageError(f"{where}: '{name}' is the name of a built-in backend; choose another")
             if not _HTTP.match(upstream.url):
-                raise UsageError(f"{where}.url is '{upstream.url}'", hint="For example http://127.0.0.1:8080/v1")
+                raise UsageError(
+                    f"{where}.url: '{upstream.url}' is not a valid URL", hint="For example http://127.0.0.1:8080/v1"
+                )
         for name, model in self.models.items():
             if model.backend not in OURS and model.backend not in self.backends:
                 known = ", ".join([*OURS, *self.backends])
-                raise UsageError(f"{source}: models.{name}.backend is '{model.backend}'; there are: {known}")
+                raise UsageError(f"{source}: models.{name}.backend: '{model.backend}' is not one of: {known}")
             unset = Model(model.backend)
             for field in {*_ENGINE, *_THERE, "replicas"} - {*_USED.get(model.backend, _THERE)}:
                 if getattr(model, field) != getattr(unset, field):
-                    raise UsageError(f"{source}: models.{name}.{field} does nothing for '{model.backend}'")
+                    raise UsageError(
+                        f"{source}: models.{name}.{field} has no effect with the backend '{model.backend}'"
+                    )
             if model.backend in ("local", "cluster") and not model.path:
-                raise UsageError(f"{source}: models.{name}.path is missing: the folder or GGUF file of the model")
+                raise UsageError(f"{source}: models.{name}.path is missing: name the model's folder or GGUF file")
             for field, check in (("device", check_device), ("kv_dtype", bits_of)):
                 try:
                     check(getattr(model, field))
@@ -206,11 +210,11 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
                     raise UsageError(f"{source}: models.{name}.{field}: {error.message}", hint=error.hint) from None
             if model.pool and model.pool not in self.pools:
                 raise UsageError(
-                    f"{source}: models.{name}.pool is '{model.pool}', and there is no [pools.{model.pool}]"
+                    f"{source}: models.{name}.pool: '{model.pool}' is not defined; add [pools.{model.pool}]"
                 )
             if model.backend in self.backends and not model.context:
                 raise UsageError(
-                    f"{source}: models.{name}.context is missing: how many tokens the upstream model holds"
+                    f"{source}: models.{name}.context is missing: say how many tokens the upstream model holds"
                 )
 
     def _check_server(self, source: str) -> None:
@@ -218,16 +222,21 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
         for origin in server.origins:
             if not _ORIGIN.fullmatch(origin):
                 raise UsageError(
-                    f"{source}: server.origins: '{origin}' is no origin", hint="For example http://localhost:3000"
+                    f"{source}: server.origins: '{origin}' is not a valid origin",
+                    hint="For example http://localhost:3000",
                 )
         if server.otlp and not _HTTP.match(server.otlp):
-            raise UsageError(f"{source}: server.otlp is '{server.otlp}'", hint="For example http://127.0.0.1:4318")
+            raise UsageError(
+                f"{source}: server.otlp: '{server.otlp}' is not a valid URL", hint="For example http://127.0.0.1:4318"
+            )
         if "://" in server.store and not server.store.startswith(("postgresql://", "postgres://")):
-            raise UsageError(f"{source}: server.store is '{server.store}'", hint="A file, or postgresql://…")
+            raise UsageError(
+                f"{source}: server.store: '{server.store}' is not supported", hint="Name a file, or postgresql://…"
+            )
         if server.max_body_mb > server.max_in_flight_mb * 3 / 4:
             raise UsageError(
-                f"{source}: server.max_body_mb is {server.max_body_mb:g}, and a key may have "
-                f"{server.max_in_flight_mb * 3 / 4:g} MB in flight: three quarters of server.max_in_flight_mb"
+                f"{source}: server.max_body_mb is {server.max_body_mb:g}, but one key may have only "
+                f"{server.max_in_flight_mb * 3 / 4:g} MB in flight (three quarters of server.max_in_flight_mb)"
             )
         for kind, values in (("name", [key.name for key in self.keys]), ("sha256", [key.sha256 for key in self.keys])):
             value, times = max(Counter(values).items(), key=lambda item: item[1], default=("", 0))
@@ -238,12 +247,14 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
 def _check_pool(where: str, pool: Pool) -> None:
     kept = sum(tier.reserved for tier in pool.tiers.values())
     if kept and kept >= pool.concurrent:
-        raise UsageError(f"{where}: {kept} slots are reserved for tiers, and there are {pool.concurrent}")
+        raise UsageError(
+            f"{where}: its tiers reserve {kept} slots, so `concurrent` must be more than {kept}, not {pool.concurrent}"
+        )
     for name, tier in pool.tiers.items():
         if tier.slots and not pool.concurrent:
-            raise UsageError(f"{where}.tiers.{name}.slots does nothing as long as the pool has no `concurrent`")
+            raise UsageError(f"{where}.tiers.{name}.slots has no effect unless the pool sets `concurrent`")
         if tier.slots and tier.reserved > tier.slots:
-            raise UsageError(f"{where}.tiers.{name}: {tier.reserved} slots are reserved, and it may take {tier.slots}")
+            raise UsageError(f"{where}.tiers.{name}: `reserved` ({tier.reserved}) is more than `slots` ({tier.slots})")
 
 
 def load(path: Path | None = None) -> ServerConfig:
@@ -251,7 +262,7 @@ def load(path: Path | None = None) -> ServerConfig:
     file = path or folders.home() / "server.toml"
     if not file.is_file():
         if path is not None:
-            raise UsageError(f"There is no config file {path}")
+            raise UsageError(f"The config file {path} does not exist")
         return ServerConfig()
     try:
         config = msgspec.convert(tomllib.loads(file.read_bytes().decode("utf-8-sig")), ServerConfig)

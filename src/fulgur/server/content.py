@@ -63,7 +63,7 @@ def check_part(entry: ServedModel, kind: str, path: str) -> None:
     if "responses" in entry.backend.dialects:
         return  # the upstream reads items as they are
     what = {"input_image": "see images", "image_url": "see images", "input_audio": "hear audio"}.get(kind)
-    what = what or f"read parts of the type '{kind}'"
+    what = what or f"read content parts of type '{kind}'"
     raise invalid(f"The model '{entry.name}' cannot {what}.", path, "model_not_capable")
 
 
@@ -98,7 +98,7 @@ def check_kinds(items: list[Item]) -> list[str]:
         kind = item_type(item)
         if kind in _HOSTED:
             raise invalid(
-                f"The item '{kind}' belongs to a hosted tool, and there is none here.",
+                f"Items of type '{kind}' belong to hosted tools, which this server does not have.",
                 f"input[{index}].type",
                 "unsupported_item",
             )

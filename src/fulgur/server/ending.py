@@ -48,7 +48,7 @@ def settle(response: Response, output: Output, emitter: Emitter, finish: Finish,
         reason = "max_output_tokens" if finish.reason == "length" else "content_filter"
         response.incomplete_details = {"reason": reason}
     elif finish.reason == "cancelled":
-        return ApiError(500, "server_error", "The backend ended the answer before it was whole.")
+        return ApiError(500, "server_error", "The backend ended the answer before it was complete.")
     else:
         output.close()
         response.status = "completed"

@@ -27,8 +27,8 @@ log = logging.getLogger("fulgur.server")
 IGNORED = "x-fulgur-ignored"
 HERE = ("conversation", "context_management", "truncation", "store")
 EMPTY_ASKS = ("web_search_options",)  # for these {} is a request too: it asks for the default
-_MOST_TOLD = 100
-_told: set[str] = set()
+_MOST_LOGGED = 100
+_logged: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Door:
 
 _WHO = ("user", "safety_identifier", "metadata", "prompt_cache_retention", "prompt_cache_options")
 _NO_HOSTED = "it needs a tool that runs on OpenAI's servers"
-_NO_MODERATION = "nothing is moderated here"
+_NO_MODERATION = "this server does not moderate"
 _USE_PREVIOUS = "continue with 'previous_response_id'"
 _USE_COMPACT = "call /v1/responses/compact"
 _USE_FORMAT = "send 'response_format' to /v1/chat/completions"
@@ -58,10 +58,10 @@ DOORS: dict[type[bodies.Body], Door] = {
             "truncation": f"nothing is dropped silently; {_USE_COMPACT}",
             "prompt": "send the text of the template as 'input' or 'instructions'",
             "moderation": _NO_MODERATION,
-            "image": "images go as they are",
+            "image": "images are passed on unchanged",
             "logprobs": "send 'top_logprobs'",
             "n": "send several requests",
-            "prediction": "/v1/chat/completions takes it",
+            "prediction": "/v1/chat/completions accepts it",
             "response_format": "send 'text.format'",
             "max_tokens": "send 'max_output_tokens'",
             "messages": "send 'input'",
@@ -125,7 +125,7 @@ def ignored(names: Iterable[str]) -> list[str]:
     """The names, made safe for a header; each is logged once."""
     said = [name[:64] if name.isascii() and name.isprintable() else ascii(name)[:64] for name in names][:32]
     for name in said:
-        if name not in _told and len(_told) < _MOST_TOLD:
-            _told.add(name)
-            log.warning("a client sent '%s', which means nothing to this server", name)
+        if name not in _logged and len(_logged) < _MOST_LOGGED:
+            _logged.add(name)
+            log.warning("ignored unknown field '%s'", name)
     return said

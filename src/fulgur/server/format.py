@@ -37,7 +37,7 @@ def chat_format(body: ChatRequest) -> Format | None:
     formats = [(name, _reader(name)(value, name)) for name, value in wanted]
     if len(formats) > 1:
         names = " and ".join(f"'{name}'" for name, _ in formats)
-        raise invalid(f"Only one of {names} can be followed.", formats[1][0], "invalid_value")
+        raise invalid(f"Only one of {names} can be used.", formats[1][0], "invalid_value")
     return formats[0][1] if formats else None
 
 
@@ -46,10 +46,10 @@ def template_values(given: dict[str, Any] | None) -> dict[str, Any]:
     for name, value in (given or {}).items():
         path = f"chat_template_kwargs.{name}"
         if name in _OURS or name.endswith("_token"):
-            raise invalid(f"'{path}' is not the client's to set.", path, "invalid_value")
+            raise invalid(f"'{path}' cannot be set by a client.", path, "invalid_value")
         plain = value is None or isinstance(value, bool | int | float)
         if not plain and not (isinstance(value, str) and _PLAIN.fullmatch(value)):
-            raise invalid(f"'{path}' must be a number, a flag or a word.", path, "invalid_type")
+            raise invalid(f"'{path}' must be a number, a boolean or a short plain string.", path, "invalid_type")
     return given or {}
 
 
@@ -65,7 +65,7 @@ def _json(value: Any, path: str) -> Format:
         try:
             value = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError):
-            raise invalid(f"'{path}' is not JSON.", path, "invalid_value") from None
+            raise invalid(f"'{path}' is not valid JSON.", path, "invalid_value") from None
     if not isinstance(value, dict):
         raise invalid(f"'{path}' must be a JSON schema.", path, "invalid_type")
     return {"type": "json_schema", "name": "answer", "schema": value}
@@ -81,7 +81,7 @@ def _regex(value: Any, path: str) -> Format:
 
 def _choice(value: Any, path: str) -> Format:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise invalid(f"'{path}' must be a list of texts.", path, "invalid_type")
+        raise invalid(f"'{path}' must be a list of strings.", path, "invalid_type")
     return {"type": "regex", "source": "|".join(map(re.escape, value))}
 
 
@@ -91,7 +91,7 @@ def _grammar(value: Any, path: str) -> Format:
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str) or not value:
-        raise invalid(f"'{path}' must be a text.", path, "invalid_type")
+        raise invalid(f"'{path}' must be a string.", path, "invalid_type")
     return value
 
 

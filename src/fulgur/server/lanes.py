@@ -38,7 +38,7 @@ class Lanes:
                 raise ApiError(
                     400,
                     "websocket_stream_limit_reached",
-                    f"A connection has at most {MAX_LANES} lanes.",
+                    f"A connection may have at most {MAX_LANES} lanes.",
                     param="stream_id",
                 )
             self._queues[lane] = deque()
@@ -46,7 +46,7 @@ class Lanes:
             raise ApiError(
                 429,
                 "too_many_queued",
-                f"A connection has at most {MAX_QUEUED} creates that wait.",
+                f"A connection may have at most {MAX_QUEUED} queued creates.",
                 type="rate_limit_error",
             )
         self._queues[lane].append(work)

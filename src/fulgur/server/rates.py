@@ -84,11 +84,9 @@ class Rates:
     def over(self, kind: str) -> ApiError:
         """The error that says that this limit is used up."""
         code = "usage_limit_reached" if kind == "day" else "rate_limit_exceeded"
-        what = {"requests": "requests of this minute", "tokens": "tokens of this minute", "day": "tokens of this day"}[
-            kind
-        ]
+        what = {"requests": "requests per minute", "tokens": "tokens per minute", "day": "tokens per day"}[kind]
         wait = max(0.1, self.buckets()[kind].wait(1))
-        message = f"{self.name} has used its {what}. Please try again in {wait:.1f}s."
+        message = f"{self.name} has reached its limit of {what}. Please try again in {wait:.1f}s."
         headers = {"retry-after": str(int(wait + 0.999)), "retry-after-ms": str(int(wait * 1000)), **headers_of([self])}
         return ApiError(429, code, message, type="rate_limit_error", headers=headers)
 

@@ -31,7 +31,7 @@ async def upgrade(request: web.Request) -> web.StreamResponse:
         raise ApiError(
             426,
             "upgrade_required",
-            "GET here opens a WebSocket; to create a response, POST.",
+            "GET opens a WebSocket here; use POST to create a response.",
             headers={"Upgrade": "websocket", "Connection": "Upgrade"},
         )
     return await websocket.serve(server_of(request), request, owner_of(request))
@@ -169,7 +169,7 @@ async def list_input(request: web.Request) -> web.Response:
     if request.query.get("order", "desc") == "desc":
         items.reverse()
     elif request.query["order"] != "asc":
-        raise invalid("'order' is 'asc' or 'desc'.", "order", "invalid_value")
+        raise invalid("'order' must be 'asc' or 'desc'.", "order", "invalid_value")
     after = request.query.get("after")
     if after is not None:
         place = next((index for index, item in enumerate(items) if item["id"] == after), None)
@@ -178,7 +178,7 @@ async def list_input(request: web.Request) -> web.Response:
         items = items[place + 1 :]
     limit = _integer(request, "limit", 20)
     if not 1 <= limit <= 100:
-        raise invalid("'limit' is between 1 and 100.", "limit", "invalid_value")
+        raise invalid("'limit' must be between 1 and 100.", "limit", "invalid_value")
     page = items[:limit]
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
     listing = {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": len(items) > limit}
@@ -231,7 +231,7 @@ def _away(server: Server) -> ApiError | None:
     """A 503 while the live state is away: nobody knows what other fronts run, so a 404 could be wrong."""
     if server.fronts is None or not server.live.problem():
         return None
-    message = "What other servers run cannot be looked up now. Ask again."
+    message = "The responses of other servers cannot be looked up at the moment. Try again."
     return ApiError(503, "live_state_away", message, headers={"retry-after": "1"})
 
 

@@ -31,7 +31,7 @@ def to_sampling(
     in_range(top_logprobs, 0, 20, "top_logprobs")
     stop = [] if body.stop is None else [body.stop] if isinstance(body.stop, str) else body.stop
     if len(stop) > MAX_STOPS:
-        raise invalid(f"'stop' holds at most {MAX_STOPS} texts.", "stop", "invalid_value")
+        raise invalid(f"'stop' may hold at most {MAX_STOPS} strings.", "stop", "invalid_value")
     return Sampling(
         max_tokens=max_tokens,
         temperature=body.temperature,
@@ -50,7 +50,7 @@ def to_sampling(
 
 def _bias(bias: dict[str, float]) -> dict[int, float]:
     if len(bias) > MAX_BIASED:
-        raise invalid(f"'logit_bias' holds at most {MAX_BIASED} tokens.", "logit_bias", "invalid_value")
+        raise invalid(f"'logit_bias' may hold at most {MAX_BIASED} tokens.", "logit_bias", "invalid_value")
     for token, value in bias.items():
         if not (token.isascii() and token.isdigit() and len(token) < 10):
             raise invalid(f"Invalid 'logit_bias': {token[:32]!r} is not a token.", "logit_bias", "invalid_value")

@@ -66,7 +66,7 @@ def check_choice(choice: str | dict[str, Any] | None, tools: list[Tool], hosted:
         if choice not in ("none", "auto", "required"):
             raise invalid(f"Invalid 'tool_choice': '{choice}'.", "tool_choice", "invalid_value")
         if choice == "required" and not tools and not hosted:
-            raise invalid("'tool_choice' is 'required', and no tools are given.", "tool_choice", "invalid_value")
+            raise invalid("'tool_choice' is 'required', but no tools are given.", "tool_choice", "invalid_value")
         return choice
     kind = choice.get("type")
     if kind == "allowed_tools":

@@ -149,7 +149,9 @@ async def stream(
             last = writer.failed(error)
         except Exception as error:
             server_of(request).log_exception(error)
-            said = str(error) if isinstance(error, FulgurError) else "The server's log says why this failed."
+            said = (
+                str(error) if isinstance(error, FulgurError) else "The server failed on this request; its log says why."
+            )
             last = writer.failed(ApiError(500, "server_error", said))
     finally:
         for generation in generations:

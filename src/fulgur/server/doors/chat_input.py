@@ -62,7 +62,7 @@ def to_turn(body: ChatRequest, entry: ServedModel) -> tuple[Turn, list[str]]:
         passed=passed,
     )
     if turn.format is not None and turn.format["type"] in ("regex", "lark") and entry.backend.kind == "upstream":
-        raise invalid("Grammars are not offered by this model's upstream.", "guided_grammar", "unsupported_parameter")
+        raise invalid("This model's upstream does not support grammars.", "guided_grammar", "unsupported_parameter")
     return turn, ignored
 
 

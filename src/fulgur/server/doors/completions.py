@@ -63,9 +63,11 @@ def check(body: CompletionRequest, entry: ServedModel) -> list[str | list[int]]:
     in_range(body.min_probability, 0, 1, "min_probability")
     prompts = _prompts(body.prompt)
     if not prompts:
-        raise invalid("There is no prompt in the list.", "prompt", "invalid_value")
+        raise invalid("'prompt' is an empty list.", "prompt", "invalid_value")
     if not 1 <= len(prompts) * (body.n or 1) <= MOST_ANSWERS:
-        raise invalid(f"A request has between 1 and {MOST_ANSWERS} answers.", "prompt", "invalid_value")
+        raise invalid(
+            f"A request may ask for at most {MOST_ANSWERS} answers ('n' for each prompt).", "prompt", "invalid_value"
+        )
     if body.suffix is not None:
         require(entry, "fim", "fill in code between a prompt and a suffix")
     if body.logprobs is not None:
@@ -85,7 +87,7 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]
         return [prompt]
     tokens = [part for part in prompt if isinstance(part, int)]
     if tokens and len(tokens) < len(prompt):
-        raise invalid("A prompt is a text, tokens, or a list of these.", "prompt", "invalid_type")
+        raise invalid("'prompt' must be a string, a list of tokens, or a list of either.", "prompt", "invalid_type")
     return [tokens] if tokens else [part for part in prompt if not isinstance(part, int)]
 
 

@@ -39,7 +39,7 @@ async def suggest(request: web.Request) -> web.StreamResponse:
     server = server_of(request)
     body = await read_request(request, SuggestRequest)
     if len(body.text) > _LONGEST:
-        raise invalid(f"The text has over {_LONGEST:,} characters.", "text")
+        raise invalid(f"The text has more than {_LONGEST:,} characters.", "text")
     if (body.previous is None) == (body.instruction is None):
         raise invalid("Send either 'previous' or 'instruction'.", "previous")
     entry = server.models.get(body.model)
@@ -104,7 +104,7 @@ async def _asked(
         return await asyncio.to_thread(propose, task, call)
     said, finished, probability = await _rewritten(backend, task.item(), owner, total)
     if not finished:
-        return Refusal("", "it was cut off")
+        return Refusal("", "the answer was cut off")
     return await asyncio.to_thread(propose, task, said, probability=probability)
 
 

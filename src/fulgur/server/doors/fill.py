@@ -62,7 +62,7 @@ class FimRequest(SamplingFields, kw_only=True):
 
 
 FIM = fields.Door(
-    "fim", frozenset({"metadata"}), {"min_tokens": "an answer ends where the model ends it"}, {"min_tokens": 0}
+    "fim", frozenset({"metadata"}), {"min_tokens": "the model decides where an answer ends"}, {"min_tokens": 0}
 )
 
 
@@ -126,7 +126,7 @@ def filling(models: Registry) -> ServedModel:
         if entry.backend.capabilities.fim:
             return entry
     if not models.entries:
-        raise invalid("There is no model here.", "model", "model_not_found")
+        raise invalid("This server has no model.", "model", "model_not_found")
     return next(iter(models.entries.values()))
 
 

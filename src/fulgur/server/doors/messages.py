@@ -84,7 +84,7 @@ class MessagesRequest(Body, kw_only=True):
 DOOR = fields.Door(
     "messages",
     frozenset({"metadata", "cache_control", "anthropic_version", "betas", "inference_geo"}),
-    {"mcp_servers": "offer their tools", "container": "nothing runs on this server"},
+    {"mcp_servers": "send their tools in 'tools'", "container": "this server runs no code"},
     {},
 )
 
@@ -191,7 +191,7 @@ def message_items(message: Message, path: str, entry: ServedModel) -> list[Item]
             case "redacted_thinking":
                 flush()  # encrypted: it cannot be read here
             case other:
-                raise invalid(f"A block of the type '{other}' cannot be read here.", where, "unsupported_content")
+                raise invalid(f"Content blocks of type '{other}' are not supported.", where, "unsupported_content")
     flush()
     return items
 
@@ -350,7 +350,7 @@ def _system(system: str | list[Block] | None) -> str | None:
     if isinstance(system, list):
         for index, block in enumerate(system):
             if block.get("type") != "text" or not isinstance(block.get("text"), str):
-                raise invalid("A block of 'system' is text.", f"system[{index}]", "unsupported_content")
+                raise invalid("A block of 'system' must be text.", f"system[{index}]", "unsupported_content")
         return "\n\n".join(block["text"] for block in system) or None
     return system or None
 
@@ -380,11 +380,11 @@ def _output(content: Any, path: str, entry: ServedModel) -> str | list[Block]:
         elif isinstance(block, dict) and block.get("type") == "image":
             parts.append(_image(block, where, entry))
         else:
-            raise invalid("A tool's result is text or images.", where, "unsupported_content")
+            raise invalid("A tool's result must be text or images.", where, "unsupported_content")
     return parts
 
 
 def _field(block: Block, name: str, kind: type, path: str) -> Any:
     if not isinstance(block.get(name), kind):
-        raise invalid(f"'{path}.{name}' is missing or of a wrong type.", f"{path}.{name}", "invalid_type")
+        raise invalid(f"'{path}.{name}' is missing or has the wrong type.", f"{path}.{name}", "invalid_type")
     return block[name]

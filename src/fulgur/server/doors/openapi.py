@@ -19,16 +19,16 @@ Operation = tuple[str, str, str, type[msgspec.Struct] | None]
 OPERATIONS: tuple[Operation, ...] = (
     ("post", "/v1/responses", "Create a response; JSON, or server-sent events with `stream`", bodies.CreateRequest),
     ("get", "/v1/responses/{id}", "A stored response; `?stream=true&starting_after=N` replays its events", None),
-    ("delete", "/v1/responses/{id}", "Forget a stored response", None),
-    ("post", "/v1/responses/{id}/cancel", "Stop a running response", None),
-    ("get", "/v1/responses/{id}/input_items", "What a response was asked", None),
+    ("delete", "/v1/responses/{id}", "Delete a stored response", None),
+    ("post", "/v1/responses/{id}/cancel", "Cancel a running response", None),
+    ("get", "/v1/responses/{id}/input_items", "The input items of a response", None),
     ("post", "/v1/responses/input_tokens", "Count the tokens of an input", bodies.CreateRequest),
-    ("post", "/v1/responses/compact", "A shorter window to go on with", bodies.CompactRequest),
+    ("post", "/v1/responses/compact", "A compacted conversation to continue from", bodies.CompactRequest),
     ("get", "/v1/models", "The models, and what each can do", None),
     ("post", "/v1/chat/completions", "OpenAI's Chat Completions", bodies.ChatRequest),
     ("post", "/v1/completions", "Text completions; with `suffix`, fill in the middle", bodies.CompletionRequest),
-    ("post", "/v1/edits/suggest", "Edits of a buffer, saved or not", bodies.SuggestRequest),
-    ("post", "/v1/embeddings", "Refused: no model here gives vectors", tokens.EmbeddingRequest),
+    ("post", "/v1/edits/suggest", "Suggested edits of a buffer, saved or not", bodies.SuggestRequest),
+    ("post", "/v1/embeddings", "Always refused: no model here provides embeddings", tokens.EmbeddingRequest),
     ("post", "/v1/fim/completions", "Fill in the middle as Codestral offers it", fill.FimRequest),
     ("post", "/infill", "Fill in the middle as llama.cpp offers it", fill.InfillRequest),
     ("post", "/v1/messages", "Anthropic's Messages", messages.MessagesRequest),
@@ -41,10 +41,10 @@ OPERATIONS: tuple[Operation, ...] = (
     ("post", "/api/chat", "Ollama's chat", ollama.ChatBody),
     ("post", "/tokenize", "Text to tokens", tokens.TokenizeRequest),
     ("post", "/detokenize", "Tokens to text", tokens.DetokenizeRequest),
-    ("get", "/props", "Settings, as llama.cpp tells them", None),
-    ("get", "/status", "The numbers of the status page", None),
-    ("get", "/health", "Whether the server answers", None),
-    ("get", "/metrics", "Numbers for Prometheus", None),
+    ("get", "/props", "Settings in llama.cpp's format", None),
+    ("get", "/status", "The figures of the status page", None),
+    ("get", "/health", "Health check", None),
+    ("get", "/metrics", "Metrics for Prometheus", None),
 )
 
 
@@ -102,8 +102,8 @@ async def docs(request: web.Request) -> web.Response:
             f"<td>{html.escape(summary)}{fields}</td></tr>"
         )
     body_text = (
-        '<p>The same for machines: <a href="/openapi.json">openapi.json</a>. Fields in bold are required; '
+        '<p>Machine-readable: <a href="/openapi.json">openapi.json</a>. Fields in bold are required; '
         "<code>GET /v1/responses</code> opens the WebSocket.</p>"
         f"<table>{''.join(rows)}</table>"
     )
-    return page("Fulgur: what can be asked", body_text)
+    return page("Fulgur: API reference", body_text)

@@ -15,13 +15,13 @@ from fulgur.server.doors.page import page
 _BEGAN = time.monotonic()
 _ABILITIES = ("chat", "tools", "fim", "edit", "reasoning", "vision")
 _BODY = """
-<p id="said">Asking…</p>
+<p id="said">Loading…</p>
 <p id="ask" hidden><label>Key <input id="key" type="password" autocomplete="off"></label></p>
 <table><thead><tr><th>model</th><th>where</th><th>context</th><th>can</th><th>answers</th><th>tokens in (cached)</th>
 <th>tokens out</th><th>tok/s</th></tr></thead><tbody id="models"></tbody></table>
 <h2>Tokens a second, last two minutes <small id="peak"></small></h2>
 <svg id="plot" viewBox="0 0 120 100" preserveAspectRatio="none"><polyline id="line" points=""/></svg>
-<p><a href="/docs">What can be asked</a></p>
+<p><a href="/docs">API reference</a></p>
 """
 _SCRIPT = """
 'use strict';
@@ -32,9 +32,10 @@ $('key').addEventListener('change', look);
 async function look() {
   const headers = $('key').value ? {Authorization: 'Bearer ' + $('key').value} : {};
   let answer;
-  try { answer = await fetch('/status', {headers}); } catch (error) { $('said').textContent = 'No answer.'; return; }
+  try { answer = await fetch('/status', {headers}); }
+  catch (error) { $('said').textContent = 'The server does not answer.'; return; }
   $('ask').hidden = answer.status !== 401 && !$('key').value;
-  if (!answer.ok) { $('said').textContent = 'This server asks for a key.'; return; }
+  if (!answer.ok) { $('said').textContent = 'This server requires a key.'; return; }
   const now = await answer.json();
   $('said').textContent = `Fulgur ${now.version}, up ${Math.round(now.seconds)} s; ` +
     `${now.running} answers under way, ${now.queued} waiting, ${now.sockets} sockets.`;
@@ -43,7 +44,7 @@ async function look() {
   last = {total, seconds: now.seconds};
   if (seen.length > 120) seen.shift();
   const top = Math.max(1, ...seen);
-  $('peak').textContent = `(top: ${Math.round(top)})`;
+  $('peak').textContent = `(peak: ${Math.round(top)})`;
   $('line').setAttribute('points', seen.map((rate, at) => `${at},${100 - 95 * rate / top}`).join(' '));
   $('models').replaceChildren(...now.models.map((model) => {
     const row = document.createElement('tr');

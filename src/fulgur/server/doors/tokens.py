@@ -37,7 +37,9 @@ class EmbeddingRequest(Body, kw_only=True):
     model: str = ""
 
 
-DOOR = fields.Door("tokens", frozenset(), {"parse_special": "text stays text", "messages": "send the text"}, {})
+DOOR = fields.Door(
+    "tokens", frozenset(), {"parse_special": "special tokens are read as plain text", "messages": "send 'content'"}, {}
+)
 
 
 async def tokenize(request: web.Request) -> web.Response:
@@ -48,7 +50,7 @@ async def tokenize(request: web.Request) -> web.Response:
     if text is None:
         raise invalid("'content' (or 'prompt') is missing.", "content", "missing_required_parameter")
     if len(text) > MAX_TEXT:
-        raise invalid(f"A text has at most {MAX_TEXT:,} characters here.", "content", "invalid_value")
+        raise invalid(f"The text has more than {MAX_TEXT:,} characters.", "content", "invalid_value")
     # Special tokens in user text are encoded as plain text; otherwise a file could forge the prompt's structure.
     tokens = await asyncio.to_thread(tokenizer.encode, text, special=False)
     if body.add_special and tokenizer.bos_id is not None:
@@ -68,7 +70,7 @@ async def detokenize(request: web.Request) -> web.Response:
     entry, tokenizer = await _tokenizer(server_of(request).models, body.model)
     _, request[IGNORED] = fields.settle(body, entry, DOOR)
     if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < tokenizer.vocab_size:
-        raise invalid(f"A token is between 0 and {tokenizer.vocab_size - 1}.", "tokens", "invalid_value")
+        raise invalid(f"A token must be between 0 and {tokenizer.vocab_size - 1}.", "tokens", "invalid_value")
     text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False, continuation=True)
     return json_answer({"content": text, "prompt": text})
 
@@ -97,7 +99,7 @@ async def embeddings(request: web.Request) -> web.Response:
     raise ApiError(
         400,
         "model_not_capable",
-        f"The model '{entry.name}' gives no embeddings; ask a server of embedding models for them.",
+        f"The model '{entry.name}' provides no embeddings; use a server of embedding models.",
         param="model",
     )
 
@@ -107,7 +109,7 @@ async def _tokenizer(models: Registry, name: str) -> tuple[ServedModel, Tokenize
 
     entry = models.get(name) if name else filling(models)
     if not isinstance(entry.backend, LocalBackend):
-        message = f"The tokens of '{entry.name}' are known to its own server only. {ADD_A_MODEL}"
+        message = f"The tokenizer of '{entry.name}' is not available on this server. {ADD_A_MODEL}"
         raise ApiError(400, "model_not_capable", message, param="model")
     await entry.backend.describe()
     return entry, entry.backend.prompts.tokenizer

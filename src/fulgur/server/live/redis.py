@@ -59,7 +59,7 @@ class RedisLive:
             from redis.exceptions import ConnectionError as RedisConnectionError
         except ImportError:
             raise FulgurError(
-                "server.live names a Redis server, and redis-py is not installed.",
+                "server.live names a Redis server, but redis-py is not installed.",
                 hint="In Fulgur's checkout: pip install -e '.[cluster]'",
             ) from None
         try:
@@ -86,7 +86,7 @@ class RedisLive:
             except LiveAway as error:
                 if not self._slow or time.monotonic() > until:
                     await self.close()
-                    raise LiveAway(error.message, hint="Check server.live, and that Redis runs.") from None
+                    raise LiveAway(error.message, hint="Check server.live, and that Redis is running.") from None
             self._rest_until = 0.0
 
     async def close(self) -> None:
@@ -331,7 +331,7 @@ class RedisLive:
                 self._problem = str(error) or type(error).__name__
             raise LiveAway(
                 f"Redis cannot be reached: {self._problem}",
-                hint="Answers go on; limits are counted by each server alone until it is back.",
+                hint="Answers continue; until it is back, each server counts limits on its own.",
             ) from None
         if self._problem:
             log.warning("Redis is back")
