@@ -189,7 +189,7 @@ async def test_what_cannot_be_served_says_why(model: Path) -> None:
             await events_of(front, GenerateRequest([1] * 5000))
         with pytest.raises(InvalidRequest, match="vocabulary"):
             await events_of(front, GenerateRequest([2**40]))
-        with pytest.raises(InvalidRequest, match="cannot be sent"):
+        with pytest.raises(InvalidRequest, match="cannot be serialised"):
             await events_of(front, GenerateRequest([1], replace(GREEDY, stop=("\ud800",))))
         with pytest.raises(InvalidRequest, match="keep"):
             front.generate(GenerateRequest([1], keep=True))

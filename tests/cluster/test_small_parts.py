@@ -20,7 +20,7 @@ def test_a_secret_is_made_once_and_read_by_its_owner_only(tmp_path: Path, monkey
     with pytest.raises(FulgurError, match="already"):
         secret.make(file)
     file.chmod(0o644)
-    with pytest.raises(UsageError, match="read by others"):
+    with pytest.raises(UsageError, match="read by other users"):
         secret.load(str(file))
     monkeypatch.setenv("FULGUR_CLUSTER_SECRET", "short")
     with pytest.raises(UsageError, match="at least 16"):

@@ -30,7 +30,7 @@ class Address:
             return cls("", path=text.removeprefix("unix:"))
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isdecimal() and int(port) < 65_536):
-            raise UsageError(f"'{text}' is no address", hint="Write host:port, or unix:/path on one machine.")
+            raise UsageError(f"'{text}' is not a valid address", hint="Write host:port, or unix:/path on one machine.")
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:

@@ -120,7 +120,7 @@ class ClusterEngine:
         if self._closed:
             raise EngineDied("the engine was closed")
         if request.keep:
-            raise InvalidRequest("a replica does not keep generations that have ended")
+            raise InvalidRequest("a replica cannot keep ended generations")
         if request.params.temperature > 0.0 and request.params.seed is None:
             request = replace(request, params=replace(request.params, seed=secrets.randbits(63)))
         self._made += 1
@@ -191,7 +191,7 @@ class ClusterEngine:
     def _waited(self, request_id: str, attempts: int) -> None:
         flight = self._waiting.get(request_id)
         if flight is not None and flight.attempts == attempts:
-            self._end(flight, EngineDied("no replica of the model is there", hint="Send the request again later."))
+            self._end(flight, EngineDied("no replica of the model is available", hint="Send the request again later."))
 
     def _again(self, flight: Flight, error: FulgurError) -> None:
         """Continue a flight whose replica is gone at another one."""
@@ -241,10 +241,10 @@ class ClusterEngine:
 
     def admits(self, link: Link, info: EngineInfo, fingerprint: str) -> str:
         if fingerprint != self._fingerprint:
-            return f"it serves another model ('{info.model}', its config or tokenizer differ)"
+            return f"it serves another model ('{info.model}', its config or tokenizer differs)"
         known = getattr(self, "info", None)
         if known is not None and _bits(known) != _bits(info):
-            return f"its engine gives other bits than the first one's: {_bits(info)} instead of {_bits(known)}"
+            return f"its engine is not bit-identical to the first replica's: {_bits(info)} instead of {_bits(known)}"
         return ""
 
     def link_ready(self, link: Link) -> None:

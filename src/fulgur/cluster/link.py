@@ -48,7 +48,7 @@ class Link:
         self.running = 0
         self.ready = False
         self.draining = False
-        self.problem = "it was not reached yet"
+        self.problem = "not reached yet"
         self.closing = False
         self._owner = owner
         self._secret = secret
@@ -115,7 +115,9 @@ class Link:
             self._owner.link_refused(self, message)
         elif isinstance(message, wire.Challenge) and not self.ready:
             if message.protocol != wire.PROTOCOL:
-                raise FulgurError(f"it speaks version {message.protocol} of the protocol, we speak {wire.PROTOCOL}")
+                raise FulgurError(
+                    f"it speaks version {message.protocol} of the protocol, this front speaks {wire.PROTOCOL}"
+                )
             connection.challenge = message.nonce
             proof = proofs.proof(self._secret, "front", message.nonce, connection.nonce)
             connection.write(wire.frame(wire.Proof(proof, connection.nonce)))
@@ -129,7 +131,7 @@ class Link:
             connection.reader.largest = wire.LARGEST
             self._owner.link_ready(self)
         else:
-            raise FulgurError(f"it sent {type(message).__name__}")
+            raise FulgurError(f"it sent an unexpected message: {type(message).__name__}")
 
     def failed(self, error: FulgurError) -> None:
         self._say(f"{self.address}: {error.message}")
@@ -170,7 +172,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._said and not self._link.ready and not self._link.closing:
-            why = getattr(error, "reason", None) or "before it knew us"
+            why = getattr(error, "reason", None) or "during the handshake"
             self._link.failed(FulgurError(f"it closed the connection ({why})"))
         self._watch.cancel()
         self.closed.set()
@@ -189,6 +191,6 @@ class _Wire(asyncio.Protocol):
             if self._link.ready:
                 self.hang_up()
             else:
-                self._fail(FulgurError("it says nothing; perhaps only one side uses TLS"))
+                self._fail(FulgurError("it does not answer; perhaps only one side uses TLS"))
         else:
             self._watch = self._loop.call_later(SILENCE_S - quiet, self._look)

@@ -38,7 +38,9 @@ async def open_replica(config: ServerConfig, name: str, address: Address) -> Ope
     live = live_state.make(config)
     if not model.replicas:
         if not live.shared:
-            raise UsageError(f"models.{name} names no replicas: fronts find them in server.live, which names no Redis")
+            raise UsageError(
+                f"models.{name} lists no replicas, so fronts look for them in Redis, but server.live names none"
+            )
         await live.open()
     engine = await EngineClient.start(
         path,

@@ -49,7 +49,7 @@ class EngineReplica:
 
     def check_health(self) -> None:
         if self._open.replica.engine.pid is None:
-            raise RuntimeError("the engine does not run")
+            raise RuntimeError("the engine is not running")
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it did not even open
@@ -117,7 +117,7 @@ def _ray() -> tuple[Any, Any]:
         from ray import serve
     except ImportError:
         hint = "In Fulgur's checkout: pip install -e '.[ray]'"
-        raise FulgurError('cluster.placement is "ray", and Ray is not installed.', hint=hint) from None
+        raise FulgurError('cluster.placement is "ray", but Ray is not installed.', hint=hint) from None
     return ray, serve
 
 

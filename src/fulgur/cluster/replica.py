@@ -125,7 +125,7 @@ class Peer(asyncio.Protocol):
             for message in self._reader.feed(data):
                 self._take(message)
         except FulgurError as error:
-            log.warning("a connection is closed: %s", error)
+            log.warning("closing a connection: %s", error)
             self.hang_up()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -136,7 +136,7 @@ class Peer(asyncio.Protocol):
             generation.cancel()
 
     def pause_writing(self) -> None:
-        log.warning("a front does not read: its connection is closed")
+        log.warning("closing a connection: the front does not read")
         self.hang_up()
 
     def write(self, data: bytes) -> None:
@@ -154,7 +154,7 @@ class Peer(asyncio.Protocol):
 
     def _give_up(self) -> None:
         if not self.proven:
-            log.warning("a connection is closed: it did not prove that it knows the cluster's secret")
+            log.warning("closing a connection: the front did not prove that it knows the cluster's secret")
             self.hang_up()
 
     def _take(self, message: wire.AnyMessage) -> None:
@@ -172,13 +172,13 @@ class Peer(asyncio.Protocol):
             self._replica.draining = True
             self._replica.tell()
         else:
-            raise FulgurError(f"a front sent {type(message).__name__}")
+            raise FulgurError(f"the front sent an unexpected message: {type(message).__name__}")
 
     def _check(self, message: wire.AnyMessage) -> None:
         replica = self._replica
         expected = proofs.proof(replica.secret, "front", self._nonce, getattr(message, "nonce", b""))
         if not isinstance(message, wire.Proof) or not proofs.holds(message.proof, expected):
-            raise FulgurError("a front does not know the cluster's secret")
+            raise FulgurError("the front does not know the cluster's secret")
         self.proven = True
         self._reader.largest = wire.LARGEST
         ours = proofs.proof(replica.secret, "replica", message.nonce, self._nonce)
@@ -188,7 +188,7 @@ class Peer(asyncio.Protocol):
     def _submit(self, message: wire.Submit) -> None:
         try:
             if self._replica.draining:
-                raise EngineDied("the replica is being taken down")
+                raise EngineDied("the replica is shutting down")
             request = wire.request_of(message)
             self._generations[message.id] = generation = self._replica.engine.generate(request)
         except FulgurError as error:

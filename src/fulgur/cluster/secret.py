@@ -29,7 +29,7 @@ def load(name: str = "") -> bytes:
         source = str(file)
         try:
             if file.stat().st_mode & 0o077:
-                raise UsageError(f"{file} can be read by others", hint=f"Run: chmod 600 {file}")
+                raise UsageError(f"{file} can be read by other users", hint=f"Run: chmod 600 {file}")
             given = file.read_bytes().strip()
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}", hint=_HINT) from None
@@ -46,7 +46,9 @@ def make(file: Path) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise FulgurError(f"{file} is there already", hint="Fronts and replicas share it: copy it to them.") from None
+        raise FulgurError(
+            f"{file} already exists", hint="Fronts and replicas share one secret: copy the file to their machines."
+        ) from None
     with os.fdopen(descriptor, "w") as opened:
         opened.write(secrets.token_hex(32) + "\n")
 

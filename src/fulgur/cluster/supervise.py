@@ -39,7 +39,7 @@ class Part:
             stdin = start.PIPE if self._by_input else start.DEVNULL
             self._process = await start.spawn(self._command, Path.cwd(), stdin=stdin)
             code = await self._process.wait()
-            self._say(f"{self.name} ended ({code}); it is started again")
+            self._say(f"{self.name} exited ({code}); restarting it")
             await asyncio.sleep(AGAIN_S)
 
     async def stop(self) -> None:
@@ -77,7 +77,7 @@ async def up(config: ServerConfig, file: Path, say: Say) -> None:
     After SIGUSR1 the replicas are replaced by ones that read the config as it is then.
     """
     if running() is not None:
-        raise FulgurError("A cluster runs already.", hint="`fulgur cluster down` ends it.")
+        raise FulgurError("A cluster is already running.", hint="`fulgur cluster down` stops it.")
     stop, update = asyncio.Event(), asyncio.Event()
     for each, event in ((signal.SIGINT, stop), (signal.SIGTERM, stop), (signal.SIGUSR1, update)):
         asyncio.get_running_loop().add_signal_handler(each, event.set)
@@ -107,7 +107,7 @@ async def up(config: ServerConfig, file: Path, say: Say) -> None:
         updating = asyncio.create_task(_go_on_updating(update, replicas, addresses, say))
         await stop.wait()
         updating.cancel()
-        say("The cluster ends; answers under way are finished.")
+        say("The cluster is stopping; running answers are finished first.")
         await asyncio.gather(*(part.stop() for part in fronts))
         await asyncio.gather(*(part.stop() for part in replicas))
     finally:
@@ -119,7 +119,7 @@ async def _go_on_updating(update: asyncio.Event, replicas: list[Part], addresses
     while True:
         await update.wait()
         update.clear()
-        say("The replicas are replaced; answers under way are finished.")
+        say("Replacing the replicas; running answers are finished first.")
         if not addresses:  # Ray does it
             for part in replicas:
                 part.write(UPDATE)
@@ -128,7 +128,7 @@ async def _go_on_updating(update: asyncio.Event, replicas: list[Part], addresses
             await part.end()
             while not await _listens(address):
                 await asyncio.sleep(0.1)
-        say("The replicas are replaced.")
+        say("The replicas have been replaced.")
 
 
 async def _listens(address: Address) -> bool:
@@ -162,5 +162,5 @@ def signal_up(number: signal.Signals) -> None:
     """Signal the `up` that runs here: SIGTERM ends it, SIGUSR1 replaces the replicas."""
     pid = running()
     if pid is None:
-        raise FulgurError("No cluster was started here.", hint="`fulgur cluster up` starts one.")
+        raise FulgurError("No cluster is running here.", hint="`fulgur cluster up` starts one.")
     os.kill(pid, number)

@@ -108,7 +108,7 @@ def frame(message: Message) -> bytes:
     try:
         data = _encode(message)
     except (UnicodeEncodeError, OverflowError) as error:
-        raise InvalidRequest(f"the request holds what cannot be sent: {error}") from None
+        raise InvalidRequest(f"the request cannot be serialised: {error}") from None
     return _LENGTH.pack(len(data)) + data
 
 
@@ -128,7 +128,7 @@ class FrameReader:
             while len(buffer) - at >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(buffer, at)
                 if length > self.largest:
-                    raise FulgurError(f"a frame of {length} bytes came; at most {self.largest} are allowed here")
+                    raise FulgurError(f"received a frame of {length} bytes; at most {self.largest} are allowed here")
                 start = at + _LENGTH.size
                 if len(buffer) < start + length:
                     break
@@ -137,7 +137,7 @@ class FrameReader:
                     message = _decoder.decode(view[start:at])
                 yield message
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise FulgurError(f"a frame that is no message came: {error}") from None
+            raise FulgurError(f"received an invalid frame: {error}") from None
         finally:
             del buffer[:at]
 
