@@ -70,8 +70,8 @@ async def listed(base_url: str, key: str | None, seconds: float = 10.0) -> Model
 
 def nobody_answers(base_url: str, error: Exception) -> FulgurError:
     """The error for a server that cannot be reached: why, in the system's words, and what to check."""
-    here = "Is it running? `fulgur serve` starts one of ours."
-    hint = here if is_loopback(base_url) else "Check the address, and whether the network can be reached."
+    here = "Is it running? `fulgur serve` starts a Fulgur server."
+    hint = here if is_loopback(base_url) else "Check the address and the network."
     return FulgurError(f"No server answers at {base_url}: {in_words(error)}", hint=hint)
 
 

@@ -36,7 +36,7 @@ async def ensure_front(
     if model is not None and model not in offered:
         offered[model] = 0  # some APIs list no models, or not all: the API itself will say
     if not offered:
-        raise FulgurError(f"{base_url} does not list its models", hint="Name one, with `-m MODEL` or in the config.")
+        raise FulgurError(f"{base_url} does not list its models", hint="Name a model with `-m MODEL` or in the config.")
     text = _settings(name, base_url, key_env, {known: context or size for known, size in offered.items()}, images)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = home / "fronts" / f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)}-{digest}"

@@ -157,7 +157,7 @@ class HostClient:
                     self._ready.clear()
             except RpcError as error:
                 raise FulgurError(error.message, hint=error.hint or None) from None
-        raise FulgurError("the host of agents went away and did not come back", hint="Its log is host.log.")
+        raise FulgurError("the agent host stopped and was not restarted", hint="Its log is host.log.")
 
     async def submit(self, session: str, text: str, how: str = "steer", expected_turn: int | None = None) -> Submitted:
         """Send a prompt, a new direction or one for later; taken once, however often the connection is lost."""
@@ -189,7 +189,7 @@ class HostClient:
                     return
                 await asyncio.sleep(delay)
             except Exception as error:  # a bug of ours must leave nobody waiting
-                self._fail(FulgurError(f"the connection to the host broke: {type(error).__name__}: {error}"))
+                self._fail(FulgurError(f"the connection to the host was lost: {type(error).__name__}: {error}"))
                 return
 
     def _fail(self, error: FulgurError) -> None:
@@ -286,7 +286,7 @@ async def find_host(home: Path) -> tuple[str, str] | None:
 async def _found(home: Path) -> tuple[str, str]:
     found = await find_host(home)
     if found is None:
-        raise FulgurError("no host of agents runs", hint="`fulgur attach --new` starts one.")
+        raise FulgurError("no agent host is running", hint="`fulgur attach --new` starts one.")
     return found
 
 
@@ -315,7 +315,7 @@ async def _start(home: Path) -> tuple[str, str]:
         if found is not None:
             return found
     tail = log.read_text(errors="replace").strip().splitlines()[-1:]
-    raise FulgurError(f"The host of agents did not start{': ' + tail[0] if tail else ''}", hint=f"Its log is {log}.")
+    raise FulgurError(f"The agent host did not start{': ' + tail[0] if tail else ''}", hint=f"Its log is {log}.")
 
 
 async def app_address(home: Path, workspace: Path) -> str:
@@ -327,7 +327,7 @@ async def app_address(home: Path, workspace: Path) -> str:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
             async with session.post(f"{base}/ticket", json={"workspace": str(workspace)}, headers=headers) as answer:
                 if answer.status != 200:
-                    raise FulgurError(f"the host gave no login: {(await answer.text()).strip()}")
+                    raise FulgurError(f"the host refused the login: {(await answer.text()).strip()}")
                 told = msgspec.json.decode(await answer.read(), type=dict[str, str])
     except aiohttp.ClientError as error:
         raise FulgurError(f"the host does not answer: {error}") from None

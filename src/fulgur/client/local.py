@@ -74,7 +74,7 @@ def outdated(home: Path) -> str:
     note = _note(home / "server.json")
     if note is None or not note.config or note.digest == _digest(Path(note.config)):
         return ""
-    return f"{note.config} was changed after the server (process {note.pid}) had read it; start the server again."
+    return f"{note.config} was changed after the server (process {note.pid}) read it; restart the server."
 
 
 async def make_room(home: Path, port: int) -> bool:
@@ -174,8 +174,8 @@ async def wait_for_lock(descriptor: int, file: Path, start_seconds: float, comma
         except BlockingIOError:
             await asyncio.sleep(0.05)
     raise FulgurError(
-        f"{file} is locked by another process, and nothing answers",
-        hint=f"End the process that holds it, or start it by hand with `{command}`.",
+        f"{file} is locked by another process, but nothing answers",
+        hint=f"End the process that holds the lock, or run `{command}` by hand.",
     )
 
 

@@ -31,7 +31,7 @@ async def dispatch(methods: Methods, method: str, params: msgspec.Raw) -> Any:
     """Answer a request from a table of methods."""
     known = methods.get(method)
     if known is None:
-        raise RpcError(rpc.NO_METHOD, f"there is no method {method}")
+        raise RpcError(rpc.NO_METHOD, f"unknown method {method}")
     kind, work = known
     try:
         given = msgspec.json.decode(b"{}" if bytes(params) == b"null" else params, type=kind)
@@ -134,7 +134,9 @@ class Peer:
                 await asyncio.sleep(0)
             await self._quietly(message.method, message.params)
         elif len(self._working) >= MOST_AT_ONCE or message.id in self._working:
-            await self._tell(rpc.failure(message.id, RpcError(rpc.INVALID_REQUEST, "too many requests, or a used id")))
+            await self._tell(
+                rpc.failure(message.id, RpcError(rpc.INVALID_REQUEST, "too many requests, or an id that is in use"))
+            )
         else:
             number = message.id
             task = asyncio.create_task(self._answer(number, message.method, message.params))

@@ -353,7 +353,7 @@ async def test_a_late_word_of_a_lost_connection_does_not_hold_up_the_new_one(hom
 
 
 async def test_a_host_is_found_or_none_is(home: Path) -> None:
-    with pytest.raises(FulgurError, match="no host of agents runs"):
+    with pytest.raises(FulgurError, match="no agent host is running"):
         await HostClient(home, starts=False).open()
 
 

@@ -56,7 +56,7 @@ async def test_a_client_whose_host_went_away_finds_the_next_one(workspace: Path)
         async with hosting():
             client = await HostClient(folders.home(), starts=False).open()
         (folders.home() / "host.json").unlink()
-        with pytest.raises(FulgurError, match="no host of agents runs"):
+        with pytest.raises(FulgurError, match="no agent host is running"):
             await client.call("host.info", HostInfo)
         async with hosting():
             seen = Seen(await client.attach("session.open", **opening(server, workspace)))
