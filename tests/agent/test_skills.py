@@ -45,7 +45,7 @@ def test_what_is_wrong_with_a_skill_is_said(workspace: Path, tmp_path: Path) -> 
     (skills / "file" / "SKILL.md").symlink_to(outside / "SKILL.md")
     trust(workspace)
     found, wrong = find_skills(load_settings(workspace))
-    assert found == [] and len(wrong) == 3 and sum("leads out of the project" in text for text in wrong) == 2
+    assert found == [] and len(wrong) == 3 and sum("points outside the project" in text for text in wrong) == 2
 
 
 async def test_the_model_reads_one(workspace: Path, home: Path) -> None:

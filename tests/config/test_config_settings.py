@@ -74,7 +74,7 @@ def test_misspelt_key_names_the_nearest(home: Path, project: Path, text: str, wr
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model = 3", "text in quotes"),
+        ("model = 3", "expected a quoted string"),
         ('model_context_window = "big"', "a whole number"),
         ("undo_days = -5", "a whole number of 0 or more"),
         ("features.guards = 1", "true or false"),

@@ -28,7 +28,7 @@ def read_codex(home: Path) -> Import:
     """Read `config.toml` and the `NAME.config.toml` profiles beside it."""
     main = home / "config.toml"
     if not main.is_file():
-        raise FulgurError(f"{main} is not there", hint="Set CODEX_HOME if Codex keeps its config elsewhere.")
+        raise FulgurError(f"{main} does not exist", hint="Set CODEX_HOME if Codex keeps its config elsewhere.")
     result = Import()
     table = layers.read_toml(main)
     projects = table.pop("projects", {})
@@ -59,7 +59,7 @@ def _take(table: dict[str, object], above: keys.Path, result: Import) -> None:
         elif isinstance(value, dict) and keys.is_prefix(path):
             _take(value, path, result)
         else:
-            result.left_out.append((keys.show(path), "no such key here"))
+            result.left_out.append((keys.show(path), "Fulgur has no such key"))
 
 
 def _put(table: dict[str, object], path: keys.Path, value: object) -> None:

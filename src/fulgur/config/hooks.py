@@ -54,7 +54,7 @@ def find_hooks(settings: Settings) -> list[Hook]:
         event, command = cast("str | None", fields.get("on")), cast("str | None", fields.get("command"))
         if not event or not command:
             raise UsageError(
-                f"hooks.{name}: give both `on` and `command`", hint=f"`on` is one of {', '.join(HOOK_EVENTS)}."
+                f"hooks.{name}: give both `on` and `command`", hint=f"`on` must be one of {', '.join(HOOK_EVENTS)}."
             )
         tools, files = (tuple(cast("list[str]", fields.get(key, []))) for key in ("tools", "files"))
         if tools and event not in ("before_tool", "after_tool"):
@@ -63,7 +63,9 @@ def find_hooks(settings: Settings) -> list[Hook]:
             raise UsageError(f"hooks.{name}: `files` has no effect on {event}")
         seconds = float(cast(float, fields.get("timeout_sec", _SECONDS)))
         if not 0 < seconds <= _LONGEST:
-            raise UsageError(f"hooks.{name}.timeout_sec is {seconds:g}", hint=f"Between 0 and {_LONGEST:g} seconds.")
+            raise UsageError(
+                f"hooks.{name}.timeout_sec is {seconds:g}", hint=f"It must be between 0 and {_LONGEST:g} seconds."
+            )
         source = settings.sources[("hooks", name, "command")]
         found.append(Hook(name, cast(HookEvent, event), command, tools, files, seconds, source))
     return found

@@ -72,7 +72,7 @@ def from_flags(pairs: list[str]) -> Layer:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"-c {pair}: want key=value", hint="For example: -c sandbox_mode=read-only")
+            raise UsageError(f"-c {pair}: expected key=value", hint="For example: -c sandbox_mode=read-only")
         path = _dotted(name.strip())
         key = keys.find(path)
         if key is None:
@@ -113,7 +113,7 @@ def profile_layer(layers: list[Layer], name: str, asked_by: str) -> Layer:
                 if path[1] == name:
                     values[path[2:]] = value
     if name not in known:
-        have = f"Profiles there are: {', '.join(sorted(known))}" if known else "No [profiles.NAME] table is configured."
+        have = f"Known profiles: {', '.join(sorted(known))}" if known else "No [profiles.NAME] table is configured."
         raise UsageError(f"no profile named {name!r} ({asked_by})", hint=have)
     return Layer(f"profile {name}", values)
 

@@ -52,11 +52,11 @@ def parse(path: Path, text: str) -> NamedText:
         for line in filter(str.strip, match.group(1).splitlines()):
             key, colon, value = line.partition(":")
             if not colon or not key.strip():
-                raise UsageError(f"{shown(str(path))}: {line.strip()!r} in its head is no `key: value`")
+                raise UsageError(f"{shown(str(path))}: {line.strip()!r} in its header is not a `key: value` line")
             head[key.strip().lower()] = value.strip().strip("\"'")
         text = text[match.end() :]
     elif re.match(r"---[ \t]*\n", text):
-        raise UsageError(f"{shown(str(path))}: its head has no end", hint="A line of three dashes ends it.")
+        raise UsageError(f"{shown(str(path))}: its header is not closed", hint="End it with a line of three dashes.")
     return NamedText(path.stem, path, head, text.strip())
 
 

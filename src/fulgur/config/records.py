@@ -64,7 +64,7 @@ class ProjectRecords:
             return {}
         except (ValueError, RecursionError):
             raise FulgurError(
-                f"{self.path} is damaged", hint="Move it away; trust and approvals are asked again."
+                f"{self.path} is damaged", hint="Move it away; Fulgur will ask for trust and approvals again."
             ) from None
         return cast("dict[str, Any]", data)
 

@@ -141,11 +141,11 @@ class Settings:
         if not fields:
             have = sorted({*self.own_providers, *KNOWN, "local"})
             source = self.sources[("model_provider",)]
-            raise UsageError(f"no [model_providers.{name}] ({source})", hint=f"There are: {', '.join(have)}")
+            raise UsageError(f"no [model_providers.{name}] ({source})", hint=f"Known providers: {', '.join(have)}")
         if "base_url" not in fields:
             raise UsageError(f"model_providers.{name}.base_url is missing", hint=_ADDRESS)
         if not re.match(r"https?://[^/]", address := str(fields["base_url"])):
-            raise UsageError(f"model_providers.{name}.base_url = {address!r} is no address", hint=_ADDRESS)
+            raise UsageError(f"model_providers.{name}.base_url = {address!r} is not a valid address", hint=_ADDRESS)
         return Provider(
             name,
             cast(str, fields.get("name", name)),
@@ -321,7 +321,7 @@ def load_settings(
             stack.append(layers.from_file(project_file, str(project_file)))
         else:
             warnings.append(
-                f"{project_file} is not used: this project is not trusted (`fulgur config trust` trusts it)"
+                f"{project_file} is ignored because this project is not trusted (`fulgur config trust` trusts it)"
             )
     flags = layers.from_flags(overrides or [])
     if model is not None:

@@ -70,12 +70,12 @@ def find_skills(settings: Settings) -> tuple[list[Skill], list[str]]:
                 folder = root = path.parent.resolve()
             data = read_inside(root, folder / _FILE, _MOST_BYTES)
             if data is None:
-                wrong.append(f"the skill {shown(str(path))} was not read: it leads out of the project")
+                wrong.append(f"the skill {shown(str(path))} is ignored: it points outside the project")
                 continue
             head, _ = _split(data.decode("utf-8", errors="replace"))
             name, description = head.get("name") or path.parent.name, head.get("description", "")[:_MOST_DESCRIPTION]
             if not _NAME.fullmatch(name) or not description:
-                wrong.append(f"the skill {shown(str(path))} is left out: its head needs a `name` and a `description`")
+                wrong.append(f"the skill {shown(str(path))} is ignored: its header needs a `name` and a `description`")
                 continue
             found[name] = Skill(name, description, folder, root)
     return sorted(found.values(), key=lambda skill: skill.name), wrong
