@@ -165,9 +165,13 @@ async def test_an_upstream_that_goes_away_or_falls_silent_is_told_in_words() -> 
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     try:
         async with in_front("chat", url, timeout_s=0.2) as connection:
-            with pytest.raises(ApiError, match=f"The backend of 'front' at {url} broke off: the connection was closed"):
+            with pytest.raises(
+                ApiError, match=f"The backend of 'front' at {url} ended the answer early: the connection was closed"
+            ):
                 await ask(connection, input="go away")
-            with pytest.raises(ApiError, match=f"The backend of 'front' at {url} broke off: no answer in time"):
+            with pytest.raises(
+                ApiError, match=f"The backend of 'front' at {url} ended the answer early: no answer in time"
+            ):
                 await ask(connection, input="be silent")
     finally:
         await runner.cleanup()

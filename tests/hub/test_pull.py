@@ -89,7 +89,7 @@ def test_what_a_stopped_fetch_left_is_used_by_the_next(hub: Hub, monkeypatch: py
 
 def test_a_damaged_file_is_refused_and_deleted(hub: Hub) -> None:
     hub.damage = "model.safetensors"
-    with pytest.raises(FulgurError, match=r"model\.safetensors is not what the hub promised"):
+    with pytest.raises(FulgurError, match=r"model\.safetensors does not match what the hub announced"):
         get()
     assert here.fetched() == []
     assert not list(here.root().rglob("model.safetensors"))
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_refused_and_deleted(hub: Hub) -> None:
 
 def test_a_small_file_is_checked_by_its_git_hash(hub: Hub) -> None:
     hub.damage = "config.json"
-    with pytest.raises(FulgurError, match=r"config\.json is not what"):
+    with pytest.raises(FulgurError, match=r"config\.json does not match what the hub announced"):
         get()
 
 
@@ -106,7 +106,7 @@ def test_a_hub_that_lies_about_a_size_is_found_out(hub: Hub, claimed: int, monke
     monkeypatch.setattr(pull.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(pull, "TRIES", 2)
     hub.promise["model.safetensors"] = claimed
-    with pytest.raises(FulgurError, match=r"model\.safetensors (broke off|is not what)"):
+    with pytest.raises(FulgurError, match=r"model\.safetensors (stopped after|does not match what)"):
         get()
     assert here.fetched() == []
 
@@ -142,7 +142,7 @@ def test_too_little_room_is_said_before_anything_is_fetched(hub: Hub, monkeypatc
 
 def test_a_hub_cannot_write_outside_of_the_folder(hub: Hub) -> None:
     hub.files["../../evil.safetensors"] = b"x"
-    with pytest.raises(FulgurError, match="outside of the model's folder"):
+    with pytest.raises(FulgurError, match="outside the model's folder"):
         get()
 
 
@@ -208,11 +208,11 @@ def test_what_is_here_is_fetched_again_only_when_damaged(hub: Hub) -> None:
 def test_a_name_that_is_taken_is_not_replaced(hub: Hub) -> None:
     get()
     hub.repo = "other/coder"
-    with pytest.raises(UsageError, match="coder is already there: it is owner/coder"):
+    with pytest.raises(UsageError, match="coder already exists: it is owner/coder"):
         get(find("other/coder"))
     own = here.root() / "mine"
     own.mkdir()
-    with pytest.raises(UsageError, match="mine is already there: it is a folder of your own"):
+    with pytest.raises(UsageError, match="mine already exists: it is a folder of your own"):
         get(Wanted("mine", "other/coder"))
     assert own.is_dir()
 

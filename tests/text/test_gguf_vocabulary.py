@@ -136,8 +136,8 @@ def test_chat_templates_are_read():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "bert"}, "kind 'bert'"),
-        ({"tokenizer.ggml.pre": "novel"}, "the way 'novel'"),
+        ({"tokenizer.ggml.model": "bert"}, "unsupported type 'bert'"),
+        ({"tokenizer.ggml.pre": "novel"}, "unknown pre-tokenizer 'novel'"),
         ({"tokenizer.ggml.merges": None}, r"no tokenizer\.ggml\.merges"),
         ({"tokenizer.ggml.tokens": None}, r"no tokenizer\.ggml\.tokens"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "but 2 token types"),

@@ -266,7 +266,7 @@ def test_white_space_cannot_go_on_for_ever():
         (lambda: Grammar.json_schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
         (lambda: Grammar.regex("(a"), "unclosed group"),
         (lambda: Grammar.lark("start: missing"), 'unknown name: "missing"'),
-        (lambda: Grammar.from_spec(GrammarSpec("bnf", "x")), "no grammar kind 'bnf'"),  # type: ignore[arg-type]
+        (lambda: Grammar.from_spec(GrammarSpec("bnf", "x")), "Unknown grammar kind 'bnf'"),  # type: ignore[arg-type]
         (lambda: GrammarMatcher(Grammar.lark("start: <|nope|>"), byte_level()), "unknown special token"),
     ],
 )

@@ -176,7 +176,7 @@ def test_nothing_is_lost(format, name):
                 TextDelta("a"),
                 CallStart("edit"),
                 CallDelta('{"path": '),
-                Malformed(HERMES["broken arguments"][2:-2], "unexpected 'o' where a value belongs", True),
+                Malformed(HERMES["broken arguments"][2:-2], "unexpected 'o' where a value was expected", True),
                 TextDelta("b"),
             ],
         ),
@@ -184,7 +184,7 @@ def test_nothing_is_lost(format, name):
             "hermes",
             "broken before another",
             [
-                Malformed('<tool_call>{"name": edit} ', "unexpected 'e' where a value belongs"),
+                Malformed('<tool_call>{"name": edit} ', "unexpected 'e' where a value was expected"),
                 *call("list", "{}"),
             ],
         ),
@@ -246,7 +246,7 @@ def test_nothing_is_lost(format, name):
                 CallDelta("{"),
                 Malformed(
                     "<|channel|>commentary to=functions.a<|message|>{oops}",
-                    "unexpected 'o' where a key or '}' belongs",
+                    "unexpected 'o' where a key or '}' was expected",
                     True,
                 ),
                 TextDelta("x"),
@@ -308,7 +308,7 @@ def test_format_of_a_template():
     assert detect_format('<tool_call>\n{"name": ..}') == "hermes"
     assert detect_format("<tool_call>\n<function=x>") == "qwen3-coder"
     assert detect_format("<|start|>assistant<|channel|>final") == "harmony"
-    with pytest.raises(FulgurError, match="no tool-call format 'xml'"):
+    with pytest.raises(FulgurError, match="Unknown tool-call format 'xml'"):
         splitter_for("xml")
 
 

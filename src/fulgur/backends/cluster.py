@@ -49,8 +49,8 @@ class ClusterBackend(LocalBackend):
             return await ClusterEngine.start(there, known, mark, pins=self._pins, tls=encrypted)
         if self._live is None:
             raise FulgurError(
-                f"models.{self.name} names no replicas, and no live state in which to find them.",
-                hint="List them in models.NAME.replicas, or name a Redis server in server.live.",
+                f"models.{self.name} lists no replicas, and server.live names no Redis server in which to find them.",
+                hint="List them in models.NAME.replicas, or set server.live.",
             )
         engine = ClusterEngine(known, mark, self._pins, encrypted)
         self._watching = asyncio.create_task(self._watch(engine, self._live))

@@ -46,7 +46,7 @@ class UpstreamBackend(Backend):
         if self.settings.key_env:
             key = os.environ.get(self.settings.key_env)
             if not key:
-                raise FulgurError(f"{self.settings.key_env} is not set, and the backend needs it.")
+                raise FulgurError(f"{self.settings.key_env} is not set, but the backend needs it.")
             headers["Authorization"] = f"Bearer {key}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self.settings.timeout_s)
         self._session = aiohttp.ClientSession(headers=headers, timeout=timeout)
@@ -125,5 +125,7 @@ class UpstreamBackend(Backend):
         if told.startswith(asked) or asked.rpartition("/")[2] in told or told in asked:
             return
         raise ApiError(
-            502, "model_mismatch", f"'{self.model_there}' was asked and '{answered}' answered: the answer is not used."
+            502,
+            "model_mismatch",
+            f"The backend answered with '{answered}' instead of '{self.model_there}'; the answer is not used.",
         )

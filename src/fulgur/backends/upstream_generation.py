@@ -78,7 +78,9 @@ class UpstreamGeneration(Generation):
                     yield self._turn_round(reader.usage)
                     continue
                 elif reader.reason is None:
-                    raise ApiError(502, "upstream_error", f"The backend of '{self._backend.name}' broke off.")
+                    raise ApiError(
+                        502, "upstream_error", f"The backend of '{self._backend.name}' ended the answer early."
+                    )
                 else:
                     reason = reader.reason
                 self._ended = True
@@ -115,7 +117,7 @@ class UpstreamGeneration(Generation):
                 raise ApiError(
                     502,
                     "upstream_error",
-                    f"The backend of '{backend.name}' at {backend.url} broke off: {in_words(error)}",
+                    f"The backend of '{backend.name}' at {backend.url} ended the answer early: {in_words(error)}",
                 ) from None
 
     def _turn_round(self, usage: Usage) -> Steered:
@@ -139,5 +141,5 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         event = msgspec.json.decode(data)
     except msgspec.DecodeError:
-        raise ApiError(502, "upstream_error", "The backend sent something that is not JSON.") from None
+        raise ApiError(502, "upstream_error", "The backend sent invalid JSON.") from None
     return event if isinstance(event, dict) else {}

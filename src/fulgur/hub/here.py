@@ -61,7 +61,7 @@ def get(name: str) -> Fetched:
     if name not in models:
         have = ", ".join(models) or "none"
         raise UsageError(
-            f"there is no fetched model {name!r}", hint=f"Here are: {have}. `fulgur models pull` fetches one."
+            f"there is no fetched model {name!r}", hint=f"Fetched: {have}. `fulgur models pull` fetches more."
         )
     return models[name]
 
@@ -87,7 +87,7 @@ def remove(name: str) -> int:
     there = [path for path in (folder, part) if path.is_dir() and path.parent == root() and not path.is_symlink()]
     if not there or name in (".", "..") or Path(name).name != name:
         get(name)  # says what is here
-        raise FulgurError(f"{folder} is not a folder of a model")
+        raise FulgurError(f"{folder} is not a model folder")
     freed = sum(file.stat().st_size for path in there for file in path.rglob("*") if file.is_file())
     for path in there:
         shutil.rmtree(path)

@@ -106,7 +106,7 @@ def choose(names: list[str], wanted: Wanted) -> set[str]:
     models = {name.split("-00001-of-")[0] for name in gguf if "-of-" not in name or "-00001-of-" in name}
     if len(models) > 1:
         raise UsageError(
-            f"{wanted.repo} holds {len(models)} GGUF models, name one",
+            f"{wanted.repo} holds {len(models)} GGUF models; name one",
             hint=f"For example: fulgur models pull {wanted.repo}:Q4_K_M. It has: {', '.join(sorted(gguf))}",
         )
     return set(gguf)
@@ -129,7 +129,7 @@ def _is_here(job: Plan) -> bool:
     if model is None or model.repo != job.wanted.repo:
         whose = "a folder of your own" if model is None else model.repo
         raise UsageError(
-            f"{job.folder} is already there: it is {whose}", hint=f"Remove it first: fulgur models rm {job.wanted.name}"
+            f"{job.folder} already exists: it is {whose}", hint=f"Remove it first: fulgur models rm {job.wanted.name}"
         )
     try:
         return model.revision == job.revision and checksums.check(model.weights, whole=True) == len(job.files)
@@ -163,7 +163,7 @@ def _check_room(job: Plan) -> None:
     if need > free - MARGIN:
         raise FulgurError(
             f"{job.wanted.name} needs {need / 1e9:.1f} GB more, and {root()} has {free / 1e9:.1f} GB free",
-            hint="Make room (`fulgur models rm`), or point FULGUR_HOME at a larger disk.",
+            hint="Free disk space (`fulgur models rm`), or point FULGUR_HOME at a larger disk.",
         )
 
 
@@ -187,17 +187,17 @@ def _fetch_file(job: Plan, file: RemoteFile, progress: Callable[[int], None]) ->
             seen = max(seen, have)
             if tries >= TRIES:
                 raise FulgurError(
-                    f"{job.wanted.repo}: {file.name} broke off after {have:,} of {file.size:,} bytes: {error}",
-                    hint="Run the same command again: it goes on from there.",
+                    f"{job.wanted.repo}: {file.name} stopped after {have:,} of {file.size:,} bytes: {error}",
+                    hint="Run the same command again; it continues from there.",
                 ) from None
             time.sleep(min(0.2 * 2**tries, 5.0))
     if not _is_whole(path, file):
         found = path.stat().st_size if path.exists() else 0
         path.unlink(missing_ok=True)
+        wrong = f"{found:,} bytes instead of {file.size:,}" if found != file.size else "another checksum"
         raise FulgurError(
-            f"{job.wanted.repo}: {file.name} is not what the hub promised "
-            f"({found:,} bytes for {file.size:,}, or another checksum); it was deleted",
-            hint="Run the same command again; if it stays so, the hub's copy or something between is damaged.",
+            f"{job.wanted.repo}: {file.name} does not match what the hub announced ({wrong}); it was deleted",
+            hint="Run the same command again; if it fails again, the hub's copy or a proxy in between is damaged.",
         )
 
 
@@ -263,7 +263,7 @@ def _remote(sibling: Any) -> RemoteFile:
     lfs = sibling.lfs
     name = str(sibling.rfilename)
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise FulgurError(f"the hub names a file outside of the model's folder: {name!r}")
+        raise FulgurError(f"the hub lists a file outside the model's folder: {name!r}")
     sha256 = getattr(lfs, "sha256", None) if lfs is not None else None
     return RemoteFile(name, int(sibling.size or 0), sha256, None if lfs is not None else sibling.blob_id)
 
@@ -286,7 +286,7 @@ def _said(wanted: Wanted) -> Iterator[None]:
         yield
     except errors.GatedRepoError:
         raise FulgurError(
-            f"{wanted.repo} is gated: its licence has to be accepted once",
+            f"{wanted.repo} is gated: you have to accept its licence once",
             hint=f"Accept it on the model's page at {where}, then set HF_TOKEN to a token of that account.",
         ) from None
     except errors.RepositoryNotFoundError:

@@ -71,8 +71,8 @@ def build(metadata: dict[str, Any]) -> Backend:
         backend = _sentencepiece(metadata, tokens)
     else:
         raise FulgurError(
-            f"The GGUF's vocabulary is of the kind {model!r}.",
-            hint="Fulgur reads `gpt2` and `llama` vocabularies; take the model's Hugging Face folder instead.",
+            f"The GGUF's vocabulary has the unsupported type {model!r}.",
+            hint="Fulgur reads `gpt2` and `llama` vocabularies; use the model's Hugging Face folder instead.",
         )
     _add_tokens(backend, tokens, _types(metadata, tokens))
     return backend
@@ -97,8 +97,8 @@ def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     name = metadata.get(_PREFIX + "pre", "default")
     if name not in _PATTERNS:
         raise FulgurError(
-            f"The GGUF splits text in the way {name!r}, which Fulgur does not know.",
-            hint="Take the model's Hugging Face folder, whose tokenizer.json holds the pattern.",
+            f"The GGUF uses the unknown pre-tokenizer {name!r}.",
+            hint="Use the model's Hugging Face folder, whose tokenizer.json holds the pattern.",
         )
     merges = [_pair(_text(merge)) for merge in _required(metadata, "merges")]
     # Llama 3 and Mistral take a word that is in the vocabulary as one token, without going through merges.

@@ -93,7 +93,7 @@ def _compiled(spec: GrammarSpec) -> str:
         return LLMatcher.grammar_from_regex(spec.source)
     if spec.kind == "lark":
         return LLMatcher.grammar_from_lark(spec.source)
-    raise FulgurError(f"There is no grammar kind {spec.kind!r}.", hint="Use json_schema, regex or lark.")
+    raise FulgurError(f"Unknown grammar kind {spec.kind!r}.", hint="Use json_schema, regex or lark.")
 
 
 @functools.lru_cache(maxsize=256)
@@ -111,7 +111,7 @@ def _invalid(spec: GrammarSpec, message: str) -> FulgurError:
     name = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}[spec.kind]
     hint = None
     if message.startswith("Unimplemented keys"):
-        hint = "Take these keywords out of the schema, or check them after the answer."
+        hint = "Remove these keywords from the schema, or check them after the answer."
     return FulgurError(f"The {name} cannot be used: {_brief(message)}", hint=hint)
 
 
@@ -241,7 +241,7 @@ class _Vocabulary:
 
         if not tokenizer.eos_ids:
             raise FulgurError(
-                "The model names no end token, so an answer under a grammar could not end.",
+                "The model defines no end token, so an answer under a grammar could not end.",
                 hint="Add eos_token_id to its generation_config.json.",
             )
         eos = sorted(tokenizer.eos_ids)

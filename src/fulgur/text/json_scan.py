@@ -98,7 +98,7 @@ class JsonScanner:
         elif character in '"\\/bfnrt':
             self.state = "string"
         else:
-            raise JsonError(f"\\{character} is no escape of a JSON string")
+            raise JsonError(f"\\{character} is not a valid escape in a JSON string")
 
     def _take_hex(self, character: str) -> None:
         if character not in _HEX:
@@ -144,7 +144,7 @@ class JsonScanner:
         elif state == "after" and self._open and character == {"{": "}", "[": "]"}[self._open[-1]]:
             self._close()
         else:
-            raise JsonError(f"unexpected {character!r} where {_EXPECTED[state]} belongs")
+            raise JsonError(f"unexpected {character!r} where {_EXPECTED[state]} was expected")
 
     def _begin_value(self, character: str) -> None:
         first, self._first_item = self._first_item, False
@@ -164,7 +164,7 @@ class JsonScanner:
             self.state = "number"
             self._number = {"-": "minus", "0": "zero"}.get(character, "whole")
         else:
-            raise JsonError(f"unexpected {character!r} where a value belongs")
+            raise JsonError(f"unexpected {character!r} where a value was expected")
 
     def _close(self) -> None:
         self._open.pop()

@@ -52,7 +52,7 @@ def splitter_for(format: str, *, tools: Sequence[dict[str, Any]] | None = None, 
         return HarmonySplitter()
     if format == "mistral":
         return MistralSplitter(thinking=thinking)
-    raise FulgurError(f"There is no tool-call format {format!r}.", hint=f"Known formats: {', '.join(FORMATS)}.")
+    raise FulgurError(f"Unknown tool-call format {format!r}.", hint=f"Known formats: {', '.join(FORMATS)}.")
 
 
 def detect_format(template_source: str) -> str:

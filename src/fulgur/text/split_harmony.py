@@ -112,7 +112,7 @@ class HarmonySplitter(Scanner):
                 else:
                     end = taken + 1
                     if scanner.depth == 0 and self._buffer[taken] not in "{ \t\r\n":
-                        raise JsonError(f"unexpected {self._buffer[taken]!r} where an object belongs")
+                        raise JsonError(f"unexpected {self._buffer[taken]!r} where an object was expected")
                     piece = scanner.step(self._buffer[taken])
                     pieces.append(piece if scanner.depth or scanner.done else "")
                 taken = end

@@ -109,7 +109,7 @@ class _Envelope:
             self._note(text[start:end])
             return end
         if scanner.depth == 0 and text[start] not in "{ \t\r\n":
-            raise JsonError(f"unexpected {text[start]!r} where an object belongs")
+            raise JsonError(f"unexpected {text[start]!r} where an object was expected")
         before, depth = scanner.state, scanner.depth
         piece = scanner.step(text[start])
         if depth == 1:
@@ -145,7 +145,7 @@ class _Envelope:
         value, self._value = "".join(self._value or []).rstrip(", \t\r\n"), None
         if self._key == "name":
             if not value.startswith('"') or not (name := json.loads(value)):
-                raise JsonError("the name is not a text")
+                raise JsonError("the name is not a string")
             self.name = name
         elif self._key in _ARGUMENTS and not value.startswith("{"):
             self.arguments = [_unpacked(value)]

@@ -89,7 +89,7 @@ class QwenCoderSplitter(CallScanner):
             self._eat(len(_PARAMETER))
             return self._go(self._key)
         if not self._buffer.startswith(markers):
-            return self._break("something else stands where a parameter belongs")
+            return self._break("found something else where a parameter was expected")
         if self._buffer.startswith(_FUNCTION_END):
             self._eat(len(_FUNCTION_END))
         self._arguments("}" if self._keys else "{}")

@@ -86,7 +86,7 @@ class ChatTemplate:
             where = f"line {error.lineno}: {error.message}\n  {_line(source, error.lineno)}"
             raise FulgurError(
                 f"The {self.name} has a mistake in {where}",
-                hint="Mend chat_template.jinja (or `chat_template` in tokenizer_config.json).",
+                hint="Fix chat_template.jinja (or `chat_template` in tokenizer_config.json).",
             ) from None
 
     @staticmethod

@@ -59,7 +59,7 @@ class Tokenizer:
         if not path.is_file():
             raise FulgurError(
                 f"{folder} has no tokenizer.json.",
-                hint="Give a model folder in the Hugging Face layout, or a GGUF file that holds its vocabulary.",
+                hint="Use a model folder in the Hugging Face layout, or a GGUF file that holds its vocabulary.",
             )
         try:
             backend = Backend.from_buffer(read_small(path))
@@ -78,7 +78,7 @@ class Tokenizer:
         except FulgurError:
             raise
         except Exception as error:  # the library raises a bare Exception
-            raise FulgurError(f"The GGUF's vocabulary makes no tokenizer: {str(error)[:200]}") from None
+            raise FulgurError(f"No tokenizer can be built from the GGUF's vocabulary: {str(error)[:200]}") from None
         tokens = pieces_of(metadata)
         special = special_tokens_of_gguf(metadata, tokens, backend.token_to_id)
         return cls(backend, special, add_bos=adds_bos(metadata) and special.bos_id is not None)
