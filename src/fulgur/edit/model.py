@@ -17,8 +17,8 @@ from fulgur.workspace.folders import embedded_models, home
 ABILITIES = (
     "rename names and parameters, add or remove parameters, extract or inline variables, and change type hints, "
     "docstrings, decorators, guards, try/except, logging, imports, f-strings, comprehensions, early returns, "
-    "ternaries, with, enumerate, any/all, dict.get, defaults, values, list and dict items, enum members, dataclass fields, "
-    "await/async, quotes, comments and comparisons"
+    "ternaries, with, enumerate, any/all, dict.get, defaults, values, list and dict items, enum members, "
+    "dataclass fields, await/async, quotes, comments and comparisons"
 )
 BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
 
