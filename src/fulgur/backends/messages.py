@@ -112,8 +112,8 @@ def chat_tools(tools: list[Tool], *, strict: bool = False) -> list[dict[str, Any
     return [{"type": "function", "function": _function(tool) | _strict(tool, strict)} for tool in tools]
 
 
-def _strict(tool: Tool, told: bool) -> dict[str, Any]:
-    return {"strict": True} if told and tool.get("strict") else {}
+def _strict(tool: Tool, keep: bool) -> dict[str, Any]:
+    return {"strict": True} if keep and tool.get("strict") else {}
 
 
 def _function(tool: Tool) -> dict[str, Any]:

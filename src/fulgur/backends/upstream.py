@@ -121,8 +121,8 @@ class UpstreamBackend(Backend):
         """Raise a 502 unless the answering model is the one that was asked, or a dated or shortened name of it."""
         if not isinstance(answered, str) or not answered:
             return
-        asked, told = self.model_there.lower(), answered.lower()
-        if told.startswith(asked) or asked.rpartition("/")[2] in told or told in asked:
+        wanted, given = self.model_there.lower(), answered.lower()
+        if given.startswith(wanted) or wanted.rpartition("/")[2] in given or given in wanted:
             return
         raise ApiError(
             502,

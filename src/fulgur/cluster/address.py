@@ -46,7 +46,8 @@ class Address:
             return Address(socket.gethostbyname(socket.gethostname()), self.port)
         except OSError:
             raise UsageError(
-                "This machine's name has no address.", hint="Listen on one address instead of all (--listen)."
+                "The name of this machine does not resolve to an address.",
+                hint="Listen on one address instead of all (--listen).",
             ) from None
 
     async def connect(self, protocol: Callable[[], P], tls: ssl.SSLContext | None = None) -> P:

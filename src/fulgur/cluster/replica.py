@@ -57,13 +57,13 @@ class Replica:
     async def listen(self, address: Address, tls: Tls | None = None) -> Address:
         """Start to listen; returns the address, with the port that was chosen for port 0."""
         self._server, self.address = await address.serve(lambda: Peer(self), tls.replica if tls is not None else None)
-        self._beat = asyncio.create_task(self._tell_the_load())
+        self._beat = asyncio.create_task(self._report_load_regularly())
         return self.address
 
     async def drain(self, seconds: float = 60.0) -> bool:
         """Take no new requests; True when all running ones have ended in time."""
         self.draining = True
-        self.tell()
+        self.report_load()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), seconds)
         return not self.running
@@ -86,14 +86,14 @@ class Replica:
         if not self.running:
             self._idle.set()
 
-    def tell(self) -> None:
+    def report_load(self) -> None:
         for peer in self.peers:
             if peer.proven:
-                peer.tell()
+                peer.report_load()
 
-    async def _tell_the_load(self) -> None:
+    async def _report_load_regularly(self) -> None:
         while True:
-            self.tell()
+            self.report_load()
             await asyncio.sleep(BEAT_S)
 
 
@@ -147,7 +147,7 @@ class Peer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def tell(self) -> None:
+    def report_load(self) -> None:
         """Report how busy the replica is with other fronts; the front itself knows sooner what it asked for."""
         replica = self._replica
         self.write(wire.frame(wire.Load(replica.queued - self.queued, replica.running, replica.draining)))
@@ -170,7 +170,7 @@ class Peer(asyncio.Protocol):
                 generation.steer(wire.unpack_tokens(message.tokens))
         elif isinstance(message, wire.Drain):
             self._replica.draining = True
-            self._replica.tell()
+            self._replica.report_load()
         else:
             raise FulgurError(f"the front sent an unexpected message: {type(message).__name__}")
 
@@ -183,7 +183,7 @@ class Peer(asyncio.Protocol):
         self._reader.largest = wire.LARGEST
         ours = proofs.proof(replica.secret, "replica", message.nonce, self._nonce)
         self.write(wire.frame(wire.Ready(ours, replica.engine.info, replica.fingerprint, replica.epoch)))
-        self.tell()
+        self.report_load()
 
     def _submit(self, message: wire.Submit) -> None:
         try:

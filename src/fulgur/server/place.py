@@ -51,7 +51,7 @@ class Place:
         run = self._run
         if self._slot is not None and not self._slot.running:
             began = time.perf_counter()
-            if not await run.until(self._pool.wait(self._slot, self._tell)):
+            if not await run.until(self._pool.wait(self._slot, self._emit_queued)):
                 return False
             run.server.metrics.observe("fulgur_queue_seconds", time.perf_counter() - began, tier=self.tier)
         run.response.status = "in_progress"
@@ -69,7 +69,7 @@ class Place:
         """Count a response that was steered at a token: its successor continues in the same slot."""
         self._steered = accounting.added(self._steered, usage)
 
-    def _tell(self, position: int, seconds: float | None) -> None:
+    def _emit_queued(self, position: int, seconds: float | None) -> None:
         queue = {"position": position, "expected_wait_seconds": seconds}
         self._run.emitter.emit("response.queued", response=self._run.response, queue=queue)
 

@@ -28,7 +28,7 @@ _encode, _decoder = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Standing)
 
 
 class SharedQueue:
-    """One pool, as one front sees it. `make` makes an empty queue; `tell` asks other fronts to look again."""
+    """One pool, as one front sees it. `make` makes an empty queue; `notify` asks other fronts to look again."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SharedQueue:
         live: Live,
         make: Callable[[], FairQueue],
         grant: Callable[[Slot], None],
-        tell: Callable[[set[str]], Awaitable[None]],
+        notify: Callable[[set[str]], Awaitable[None]],
     ) -> None:
         self.queue = make()  # as it was last seen
         self.own: dict[str, Slot] = {}
@@ -44,7 +44,7 @@ class SharedQueue:
         self._live = live
         self._make = make
         self._grant = grant
-        self._tell = tell
+        self._notify = notify
         self._costs: dict[str, float] = {}  # of own answers that have ended, until the value knows
         self._made = 0
         self._fronts = 1
@@ -115,7 +115,7 @@ class SharedQueue:
                     queue, others = self._alone(), set()
                 self._settle(queue)
                 with contextlib.suppress(LiveAway):
-                    await self._tell(others)
+                    await self._notify(others)
                 return
 
     def _step(self, queue: FairQueue, fronts: set[str] | None, costs: dict[str, float]) -> set[str]:

@@ -40,8 +40,8 @@ async def create(request: web.Request) -> web.StreamResponse:
             return usage_object(total, predicted=body.prediction is not None)
 
         if body.stream:
-            told = body.stream_options is not None and body.stream_options.include_usage
-            writer = ChatWriter(chat_frame("chat.completion.chunk", body.model, []), used if told else None)
+            with_usage = body.stream_options is not None and body.stream_options.include_usage
+            writer = ChatWriter(chat_frame("chat.completion.chunk", body.model, []), used if with_usage else None)
             return await stream(request, generations, writer, total)
         answers = await asyncio.gather(*map(collect, generations))
         for index, whole in enumerate(answers):

@@ -43,8 +43,8 @@ async def create(request: web.Request) -> web.StreamResponse:
         echoes = [str(prompt) if body.echo else "" for prompt in prompts for _ in range(body.n or 1)]
         frame = _frame(body.model)
         if body.stream:
-            told = body.stream_options is not None and body.stream_options.include_usage
-            writer = CompletionWriter(frame, echoes, (lambda: usage_object(total)) if told else None)
+            with_usage = body.stream_options is not None and body.stream_options.include_usage
+            writer = CompletionWriter(frame, echoes, (lambda: usage_object(total)) if with_usage else None)
             return await stream(request, generations, writer, total)
         answers = await asyncio.gather(*map(collect, generations))
         choices = []

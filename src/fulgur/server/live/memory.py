@@ -18,7 +18,7 @@ class _Run:
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -83,7 +83,7 @@ class MemoryLive:
         found = self._runs.get(response_id)
         if found is not None and found.run.attempt == attempt:
             found.ended = True
-            found.tell()
+            found.notify()
             asyncio.get_running_loop().call_later(KEEP_S, self._runs.pop, response_id, None)
 
     # --- events ---
@@ -94,7 +94,7 @@ class MemoryLive:
             return None
         if first <= len(found.data):
             found.data += events[len(found.data) - first :]
-            found.tell()
+            found.notify()
         return len(found.data)
 
     async def events(self, response_id: str, first: int, wait_s: float = 0.0) -> Events | None:

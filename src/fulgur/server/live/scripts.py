@@ -79,7 +79,7 @@ for i = 1, #KEYS / 2 do
     local told = tonumber(run[1] or '0')
     if told > 0 and told < attempt then
         redis.call('HSET', key, 'attempt', attempt, 'front', ARGV[1])
-        if run[2] then  -- by who had no right to: its events are told again
+        if run[2] then  -- by an attempt that was overtaken: its events are written again
             redis.call('HDEL', key, 'ended')
             redis.call('HSET', key, 'next', 0)
             redis.call('DEL', events)
