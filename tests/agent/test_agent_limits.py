@@ -83,9 +83,9 @@ async def test_a_record_that_is_longer_than_the_conversation_is_not_taken(worksp
 
 
 def test_what_we_put_to_the_model_is_not_taken_for_the_persons_words() -> None:
-    items = [message("user", "rule one"), message("user", f"{CHECKED} Mend it:\nline 3"), message("user", IN_FORM)]
+    items = [message("user", "rule one"), message("user", f"{CHECKED} Fix it:\nline 3"), message("user", IN_FORM)]
     start = item_text(beginning(items, "Sum.", [], [], 1000)[0])
-    assert "- rule one" in start and "Mend it" not in start and "follows the schema" not in start
+    assert "- rule one" in start and "Fix it" not in start and "follows the schema" not in start
 
 
 def test_the_persons_words_are_never_dropped_without_a_word() -> None:
@@ -165,8 +165,8 @@ async def test_a_failed_request_is_repeated_and_said(workspace: Path, monkeypatc
     broken = {"steps": [{"fail": "out of memory"}], "times": 2}
     async with serving([broken, say("there it is")]) as server, agent_on(server, workspace) as watch:
         assert (await watch.turn("go")).text == "there it is"
-        said = [event.message for event in watch.of(Warned) if "no answer" in event.message]
-        assert said == ["no answer (out of memory); again in 0 s", "no answer (out of memory); again in 0.01 s"]
+        said = [event.message for event in watch.of(Warned) if "request failed" in event.message]
+        assert said == [f"request failed (out of memory); retrying in {seconds} s" for seconds in ("0", "0.01")]
 
 
 async def test_a_request_that_goes_on_failing_is_given_up(workspace: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_model_that_cannot_be_started_is_not_waited_for(workspace: Path)
         async with agent_on(server, workspace) as watch:
             end = await watch.turn("go")
             assert isinstance(end, TurnFailed) and "There is no model at /nowhere" in end.message
-            assert not [event for event in watch.of(Warned) if "no answer" in event.message]
+            assert not [event for event in watch.of(Warned) if "request failed" in event.message]
 
 
 async def test_nothing_is_said_twice_by_repeating(workspace: Path) -> None:

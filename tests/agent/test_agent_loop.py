@@ -118,7 +118,7 @@ async def test_malformed_calls_are_fed_back(workspace: Path) -> None:
         assert isinstance(await watch.turn("go"), TurnDone)
         outputs = watch.outputs
         assert "not valid JSON" in outputs[0]
-        assert "no tool named 'raed'; there are: apply_patch" in outputs[1]
+        assert "no tool named 'raed'; available: apply_patch" in outputs[1]
         assert '{"path": string, "start"?: integer' in outputs[2]
         assert "Expected `str`, got `int`" in outputs[3]
         assert outputs[4] == "    1\tx"
@@ -262,7 +262,7 @@ async def test_a_cut_answer_is_said_to_be_cut(workspace: Path) -> None:
     async with serving([{"steps": [{"tokens": 500}]}]) as server:
         async with agent_on(server, workspace, "model_max_output_tokens=20") as watch:
             await watch.turn("go")
-            assert any("cut at the most output tokens" in w.message for w in watch.of(Warned))
+            assert any("cut off at the output-token limit" in w.message for w in watch.of(Warned))
 
 
 async def test_a_patch_typed_into_the_shell_is_a_patch(workspace: Path) -> None:

@@ -141,8 +141,8 @@ async def test_a_changed_config_counts_from_the_next_turn(home: Path, workspace:
         await asyncio.wait_for(watch._task, PATIENCE)
     said = [event.message for event in watch.of(Warned) if "config" in event.message]
     assert said == [
-        "the config has changed and was read again: model",
-        f"the changed config is not used: unknown key modle ({config})",
+        "the config changed and was reloaded: model",
+        f"the changed config is invalid and not used: unknown key modle ({config})",
     ]
 
 

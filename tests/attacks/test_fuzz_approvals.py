@@ -15,7 +15,7 @@ from fuzzing import enough, rounds
 from fulgur.agent.loop.approvals import Answered, Approvals
 from fulgur.agent.loop.calls import Calls
 from fulgur.agent.loop.hooks import Hooks
-from fulgur.agent.loop.looks import only_looks
+from fulgur.agent.loop.read_only import is_read_only
 from fulgur.config.settings import load_settings
 from fulgur.protocol.agent import AgentEvent, ApprovalAsked
 from fulgur.sandbox.choose import Unconfined
@@ -83,7 +83,7 @@ class Recorded(Shell):
         self.ran = args.command
         return ToolResult(True, "")
 
-    async def look(self, args: ShellArguments, report: Report, variables: Any) -> ToolResult:
+    async def run_read_only(self, args: ShellArguments, report: Report, variables: Any) -> ToolResult:
         return await self.run(args, report)
 
 
@@ -149,7 +149,8 @@ async def test_a_thousand_approvals(workspace: Path, home: Path) -> None:
         item = {"type": "function_call", "name": "shell", "call_id": "c", "arguments": json.dumps(arguments)}
         await calls.run(1, [item], lambda items: None)
         if not asked:
-            assert only_looks(command) and not arguments["unsandboxed"], f"seed {seed}: {command!r} was not asked about"
+            harmless = is_read_only(command) and not arguments["unsandboxed"]
+            assert harmless, f"seed {seed}: {command!r} was not asked about"
             continue
         questions += 1
         lines = question(asked[0], width)

@@ -9,7 +9,7 @@ from approval_commands import HARMFUL, HARMLESS
 from fuzzing import enough, rounds
 from waiting import PATIENCE
 
-from fulgur.agent.loop.looks import only_looks
+from fulgur.agent.loop.read_only import is_read_only
 from fulgur.agent.loop.shell_words import simple_commands
 
 PIECES = [
@@ -109,7 +109,7 @@ def test_what_is_understood_is_what_bash_reads(tmp_path: Path) -> None:
         command = mixed(generator)
         parsed = simple_commands(command)
         if parsed is None:
-            assert not only_looks(command)
+            assert not is_read_only(command)
             continue
         accepted += 1
         words = {part.words for part in parsed}

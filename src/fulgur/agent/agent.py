@@ -116,7 +116,7 @@ class Agent(Turns):
     async def rewind(self, turn: int) -> str:
         """Go back to before a turn: restore the files and fork the session there. Return that turn's prompt."""
         if not 1 <= turn <= len(self.state.turns):
-            have = f"there are turns 1 to {len(self.state.turns)}" if self.state.turns else "nothing was said yet"
+            have = f"the session has turns 1 to {len(self.state.turns)}" if self.state.turns else "it has no turns yet"
             raise FulgurError(f"there is no turn {turn} to go back to: {have}")
         prompt = self.state.turns[turn - 1].text
         for restored in await self._busy.alone("rewind", self.changes.undo_back_to(turn)):
@@ -166,7 +166,7 @@ class Agent(Turns):
 
     async def new(self) -> str:
         """Leave this session and start a new one; return its id."""
-        self._busy.must_be_idle("begin anew")
+        self._busy.must_be_idle("start a new session")
         self._switch(SessionLog.create(self.settings.home, self.settings.workspace, self.link.info.name))
         return self.state.log.id
 
@@ -249,7 +249,7 @@ class Agent(Turns):
         if self._warming is not None:
             self._warming.cancel()
         if self._turn is None:
-            self._busy.cancel(whatever=True)
+            self._busy.cancel(force=True)
         await self._busy.wait()
         self.bench.close()
         self.state.log.close()
@@ -308,7 +308,7 @@ class Agent(Turns):
         """Close the workbench and report which background commands that ended."""
         had = self.bench.shell.jobs.states()
         if ended := self.bench.close():
-            self._emit(Warned(message=f"ended with it: {', '.join(ended)}"))
+            self._emit(Warned(message=f"ended these background commands: {', '.join(ended)}"))
         if had:
             self._emit(events.JobsChanged(jobs=()))
 
@@ -321,12 +321,12 @@ class Agent(Turns):
             if changed := settings.differs_from(self.settings):
                 await self._change(settings)
                 named = ", ".join(changed)
-                self._emit(Warned(message=f"the config has changed and was read again: {named}"))
+                self._emit(Warned(message=f"the config changed and was reloaded: {named}"))
             self.settings, self._config_problem = settings, ""
         except FulgurError as error:
             if error.message != self._config_problem:
                 self._config_problem = error.message
-                message = f"the changed config is not used: {error.message}"
+                message = f"the changed config is invalid and not used: {error.message}"
                 self._emit(Warned(message=message, hint=error.hint or ""))
 
     async def _change(self, settings: Settings) -> None:

@@ -31,8 +31,8 @@ class Guidance:
         warnings = [*settings.warnings, *without_effect(settings, link.info.name, link.info.abilities)]
         warnings += [*rules_left_out(settings), *wrong]
         limits = shortcomings(policy)
-        told = instructions(settings, policy, rules, skills if "tools" in link.info.abilities else [])
-        return cls(rules, skills, told, [*warnings, *([limits] if limits else [])], limits)
+        text = instructions(settings, policy, rules, skills if "tools" in link.info.abilities else [])
+        return cls(rules, skills, text, [*warnings, *([limits] if limits else [])], limits)
 
     def outdated(self, settings: Settings) -> bool:
         """Whether the rules or the skills have changed since they were read."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fulgur.agent.broadcast import Broadcast
+from fulgur.agent.exclusive_task import ExclusiveTask
 from fulgur.agent.guidance import Guidance
 from fulgur.agent.loop.approvals import Answered, Approvals
 from fulgur.agent.loop.context import Progress, TurnContext
@@ -18,7 +19,6 @@ from fulgur.agent.route.relay import Relay
 from fulgur.agent.route.router import route
 from fulgur.agent.session.changes import Changes
 from fulgur.agent.session.state import SessionState
-from fulgur.agent.work import Work
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
@@ -45,7 +45,7 @@ class Turns(ABC):
         self._answering = answering
         self._interactive = interactive
         self._broadcast = Broadcast()
-        self._busy = Work(self._begin_queued)
+        self._busy = ExclusiveTask(self._begin_queued)
         self._turn: Turn | None = None
         self._stop_first = False  # stopped before its turn had begun
         self._format: dict[str, Any] | None = None
@@ -107,7 +107,7 @@ class Turns(ABC):
         """With `model = "auto"`, give the running turn or the next one to the other model. Return what was done, in
         words; empty if a `Routed` event reports it."""
         if self._answering.pair is None:
-            raise FulgurError('there is one model to answer: model = "auto" chooses between two')
+            raise FulgurError('there is only one model; model = "auto" chooses between two')
         if self._turn is not None and self.running:
             self._turn.overrule()
             return ""
@@ -177,9 +177,9 @@ class Turns(ABC):
         try:
             await self._turns(text)
         except Exception as error:
-            told = error if isinstance(error, FulgurError) else FulgurError(f"{type(error).__name__}: {error}")
+            failure = error if isinstance(error, FulgurError) else FulgurError(f"{type(error).__name__}: {error}")
             number = len(self.state.turns) + 1
-            self._emit(events.TurnFailed(turn=number, message=told.message, hint=told.hint or ""))
+            self._emit(events.TurnFailed(turn=number, message=failure.message, hint=failure.hint or ""))
         finally:
             self._turn = None
 
@@ -219,10 +219,10 @@ class Turns(ABC):
         number = len(self.state.turns) + 1
         if self.guidance.outdated(self.settings):
             self._settle()
-            self._emit(Warned(message="the rules or skills changed and were read again"))
+            self._emit(Warned(message="the rules or skills changed and were reloaded"))
         emit = relay.watch if relay is not None else self._emit
-        told = self.guidance.instructions
-        context = TurnContext(number, self.settings, self.link, self.state, self._progress, told, emit)
+        instructions = self.guidance.instructions
+        context = TurnContext(number, self.settings, self.link, self.state, self._progress, instructions, emit)
         if relay is not None and relay.may_escalate:
             context = replace(context, drift=relay.drift)
         way, reason = route(self.link.info, self.settings)

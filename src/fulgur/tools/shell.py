@@ -55,7 +55,7 @@ class Shell:
         """The folder in which the next command runs."""
         return self._main.folder if self._main is not None else self._policy.workspace
 
-    async def look(self, args: ShellArguments, report: Report, variables: Mapping[str, str]) -> ToolResult:
+    async def run_read_only(self, args: ShellArguments, report: Report, variables: Mapping[str, str]) -> ToolResult:
         """Run a command without asking, in a separate sandboxed shell. No function or variable of an earlier command
         and no program inside the workspace can replace the programs it names."""
         if isinstance(self._sandbox, FulgurError):
@@ -80,7 +80,7 @@ class Shell:
         roots = (*self._policy.extra_roots, self._policy.workspace)
         return Shell(self._sandbox, replace(self._policy, workspace=folder, extra_roots=roots), self._environment)
 
-    async def aside(self, args: ShellArguments) -> CommandResult:
+    async def run_separately(self, args: ShellArguments) -> CommandResult:
         """Run a command in a separate sandboxed shell, for checks that must not disturb the session's shell."""
         shell = self._new(False)
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.agent.loop.commands import Allowed, covered, to_remember
-from fulgur.agent.loop.looks import only_looks
+from fulgur.agent.loop.read_only import is_read_only
 from fulgur.config.settings import Settings
 from fulgur.protocol.agent import AgentEvent, ApprovalAsked, ApprovalSettled, Decision
 from fulgur.sandbox.policy import Policy
@@ -89,7 +89,7 @@ class Approvals:
     def spared(self, command: str) -> bool:
         """Whether a command escapes a question only because it is read-only and stays inside the sandbox."""
         inside = self._policy.mode != "danger-full-access"
-        return inside and self._settings.approval_policy == "untrusted" and only_looks(command)
+        return inside and self._settings.approval_policy == "untrusted" and is_read_only(command)
 
     @property
     def asks_about_changes(self) -> bool:

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from fulgur.agent.loop.approvals import Answered, Approvals, Question
 from fulgur.agent.loop.hooks import Hooks
-from fulgur.agent.loop.looks import LOOKING_ENVIRONMENT
 from fulgur.agent.loop.planned import Planned
+from fulgur.agent.loop.read_only import READ_ONLY_ENVIRONMENT
 from fulgur.agent.session.history import Item, call_output
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
@@ -164,7 +164,7 @@ class Calls:
         tool = self.tools.get(name)
         if tool is None:
             have = ", ".join(sorted(self.tools))
-            return _Call(item, None, None, f"there is no tool named {name!r}; there are: {have}")
+            return _Call(item, None, None, f"there is no tool named {name!r}; available: {have}")
         try:
             arguments = tool.parse(str(item.get("arguments", "")))
             patch = self.tools.get("apply_patch")
@@ -264,7 +264,7 @@ class Calls:
             return ToolResult(False, "The person did not allow this command. Find another way, or ask.")
         await self._before_change()
         if question is None and not outside and not arguments.background and self._approvals.spared(command):
-            return await self._shell.look(arguments, report, LOOKING_ENVIRONMENT)
+            return await self._shell.run_read_only(arguments, report, READ_ONLY_ENVIRONMENT)
         result = await self._shell.run(arguments, report, unconfined=outside)
         if result.ok or outside or arguments.background:
             return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fulgur.agent.loop.looks import Rule, looks, rule
+from fulgur.agent.loop.read_only import Rule, only_reads, rule
 from fulgur.agent.loop.shell_words import simple_commands
 from fulgur.config.settings import Settings
 
@@ -99,7 +99,7 @@ def covered(command: str, memory: Iterable[Allowed], folder: str, *, outside: bo
     beginnings = [allowed.beginning for allowed in known if allowed.beginning]
 
     def allows(words: tuple[str, ...], piped: bool) -> bool:
-        if looks(words):
+        if only_reads(words):
             return True
         if piped:  # a command's input decides what it does: `echo … | sh`
             return False

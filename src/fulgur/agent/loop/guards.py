@@ -83,7 +83,7 @@ class Guards:
             told += report.problems
         if not told:
             return ""
-        return f"{CHECKED} Mend it, or say why it is right:\n" + "\n".join(told)
+        return f"{CHECKED} Fix it, or say why it is right:\n" + "\n".join(told)
 
     def _begin(self, check: str) -> None:
         self._context.emit(GuardStarted(turn=self._context.turn, check=check))
@@ -180,7 +180,7 @@ class Guards:
     async def _pytest(self, shell: Shell, python: str, folder: Path, tests: list[str], seconds: float) -> TestRun:
         command = pytest_command(python, folder, tests)
         try:
-            result = await shell.aside(ShellArguments(command=command, timeout=seconds))
+            result = await shell.run_separately(ShellArguments(command=command, timeout=seconds))
         except FulgurError as error:
             return TestRun(missing=error.message)
         return read_run(result.exit_code, result.output, timed_out=result.timed_out)
@@ -192,7 +192,7 @@ class Guards:
 
 def unjudged(path: str, why: str) -> str:
     """The note about members that were not checked."""
-    return f"attributes and parameters in {path} not all checked: {why}"
+    return f"not all attributes and parameters in {path} were checked: {why}"
 
 
 def warm_guards(settings: Settings, bench: Workbench) -> None:

@@ -91,7 +91,7 @@ class Hooks:
         return [hook for hook in self._hooks if hook.event == event]
 
     def _warn(self, hook: Hook, output: str) -> None:
-        self._emit(Warned(message=f"hook {hook.name} ({hook.event}): {output or 'failed without a word'}"))
+        self._emit(Warned(message=f"hook {hook.name} ({hook.event}): {output or 'failed without output'}"))
 
     async def _run(self, hook: Hook, given: dict[str, Any]) -> tuple[bool, str]:
         """Run a hook; return whether it ended with 0, and its output."""
@@ -106,12 +106,12 @@ class Hooks:
         exports = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
         command = f"export {exports}\nprintf %s {shlex.quote(data)} 2>/dev/null | eval {shlex.quote(hook.command)}"
         try:
-            result = await self._shell.aside(ShellArguments(command=command, timeout=hook.seconds))
+            result = await self._shell.run_separately(ShellArguments(command=command, timeout=hook.seconds))
         except FulgurError as error:
             return False, error.message
         output = result.output.strip()[:_TOLD]
         if result.timed_out:
-            return False, f"{output}\n[it took longer than {hook.seconds:g} s]".strip()
+            return False, f"{output}\n[timed out after {hook.seconds:g} s]".strip()
         if result.exit_code and not output:
             output = f"exit code {result.exit_code}"
         return result.exit_code == 0, output

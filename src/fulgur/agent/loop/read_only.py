@@ -77,7 +77,7 @@ _GREP = (
 )
 _SUM = rule("-b -t")
 
-LOOKING: Mapping[str, Rule] = {
+READ_ONLY: Mapping[str, Rule] = {
     "basename": rule("-a -s:"),
     "cat": rule("-n -b -s -A -e -E -t -T -u -v --number --show-all"),
     "cmp": rule("-s -l -b"),
@@ -130,7 +130,7 @@ LOOKING: Mapping[str, Rule] = {
 }
 
 # Patterns for all arguments together, joined by NUL.
-LOOKING_WHOLE: Mapping[str, str] = {
+READ_ONLY_WHOLE: Mapping[str, str] = {
     "command": r"-v\0[^-\0][^\0]*",
     "echo": r"(?s:.*)",
     "sed": r"-n\0\d+(,(\d+|\$))?p(\0[^-\0][^\0]*)*",
@@ -144,7 +144,7 @@ _LOG = (
 )
 # Subcommands that neither compare with the working tree (filters, fsmonitor) nor show contents (textconv, external
 # diffs).
-LOOKING_GIT: Mapping[str, Rule] = {
+READ_ONLY_GIT: Mapping[str, Rule] = {
     "branch": rule("-a -r -v -vv --show-current --list", 0),
     "describe": rule("--tags --always --long --all"),
     "log": rule(_LOG),
@@ -164,7 +164,7 @@ _GIT_CONFIG = {
     "log.showSignature": "false",
     "protocol.allow": "never",
 }
-LOOKING_ENVIRONMENT: Mapping[str, str] = {
+READ_ONLY_ENVIRONMENT: Mapping[str, str] = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_CONFIG_COUNT": str(len(_GIT_CONFIG)),
     "GIT_NO_LAZY_FETCH": "1",
@@ -175,17 +175,17 @@ LOOKING_ENVIRONMENT: Mapping[str, str] = {
 """Set when such a command runs unasked."""
 
 
-def only_looks(command: str) -> bool:
+def is_read_only(command: str) -> bool:
     """Whether every part of the command only reads; False for anything not plainly understood."""
     commands = simple_commands(command)
-    return commands is not None and all(looks(simple.words) for simple in commands)
+    return commands is not None and all(only_reads(simple.words) for simple in commands)
 
 
-def looks(words: Sequence[str]) -> bool:
+def only_reads(words: Sequence[str]) -> bool:
     """Whether one simple command only reads."""
     program, *arguments = words
     if program == "git":
-        return bool(arguments) and arguments[0] in LOOKING_GIT and LOOKING_GIT[arguments[0]].fits(arguments[1:])
-    if program in LOOKING_WHOLE:
-        return bool(re.fullmatch(LOOKING_WHOLE[program], "\0".join(arguments)))
-    return program in LOOKING and LOOKING[program].fits(arguments)
+        return bool(arguments) and arguments[0] in READ_ONLY_GIT and READ_ONLY_GIT[arguments[0]].fits(arguments[1:])
+    if program in READ_ONLY_WHOLE:
+        return bool(re.fullmatch(READ_ONLY_WHOLE[program], "\0".join(arguments)))
+    return program in READ_ONLY and READ_ONLY[program].fits(arguments)

@@ -1,4 +1,4 @@
-"""The table of commands that only look: no harmful one passes, and those that pass change and run nothing."""
+"""The table of read-only commands: no harmful one passes, and those that pass change and run nothing."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 from agent_world import agent_on, call, needs_sandbox, say, serving
 from approval_commands import HARMFUL, HARMLESS
 
-from fulgur.agent.loop.looks import LOOKING_ENVIRONMENT, only_looks
+from fulgur.agent.loop.read_only import READ_ONLY_ENVIRONMENT, is_read_only
 from fulgur.protocol.agent import ApprovalAsked, ApprovalSettled, ToolFinished
 from fulgur.sandbox.choose import Unconfined
 from fulgur.sandbox.policy import Policy
@@ -24,12 +24,12 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("command", HARMFUL)
 def test_harmful_commands_are_asked_about(command: str) -> None:
-    assert not only_looks(command)
+    assert not is_read_only(command)
 
 
 @pytest.mark.parametrize("command", HARMLESS)
 def test_plain_looking_is_spared(command: str) -> None:
-    assert only_looks(command)
+    assert is_read_only(command)
 
 
 @pytest.fixture
@@ -79,10 +79,12 @@ async def test_what_is_spared_changes_and_runs_nothing(hostile: tuple[Path, Path
         await shell.run(ShellArguments(command=before), lambda text: None)
         state = contents(workspace)
         for command in HARMLESS:
-            await shell.look(ShellArguments(command=command, timeout=20.0), lambda text: None, LOOKING_ENVIRONMENT)
+            arguments = ShellArguments(command=command, timeout=20.0)
+            await shell.run_read_only(arguments, lambda text: None, READ_ONLY_ENVIRONMENT)
             assert not mark.exists(), f"{command}: {mark.read_text()}"
             assert contents(workspace) == state, command
-        log = await shell.look(ShellArguments(command="git log --oneline"), lambda text: None, LOOKING_ENVIRONMENT)
+        arguments = ShellArguments(command="git log --oneline")
+        log = await shell.run_read_only(arguments, lambda text: None, READ_ONLY_ENVIRONMENT)
         assert log.ok and "one" in log.output  # it did run
         # The traps themselves work: the session's own shell and a plain git spring them.
         await shell.run(ShellArguments(command="ls"), lambda text: None)

@@ -11,7 +11,7 @@ from fulgur.errors import FulgurError
 T = TypeVar("T")
 
 
-class Work:
+class ExclusiveTask:
     """`after` is called when work other than a turn has ended and nothing else has begun."""
 
     def __init__(self, after: Callable[[], None]) -> None:
@@ -63,9 +63,9 @@ class Work:
                 raise
             raise FulgurError(stopped) from None
 
-    def cancel(self, *, whatever: bool = False) -> None:
-        """Cancel the current work if it may be cancelled, or in any case if `whatever`."""
-        if self._task is not None and (self._cancels or whatever):
+    def cancel(self, *, force: bool = False) -> None:
+        """Cancel the current work if it may be cancelled, or in any case if `force`."""
+        if self._task is not None and (self._cancels or force):
             self._task.cancel()
 
     async def wait(self) -> None:
