@@ -86,7 +86,7 @@ async def test_queued_prompts_survive(workspace: Path, home: Path) -> None:
 
     async with serving([say("ok")]) as server, agent_on(server, workspace, session="last") as watch:
         assert (await watch.until(QueueChanged)).prompts == ("two",)
-        assert any("cut off" in w.message for w in watch.of(Warned))
+        assert any("was interrupted" in w.message for w in watch.of(Warned))
         await watch.turn("go on")
         assert [t.text for t in watch.agent.state.turns] == ["one", "go on", "two"]
 
@@ -180,7 +180,7 @@ async def test_undo_leaves_a_file_that_was_changed_in_the_same_lines(workspace: 
     async with serving(replies) as server, agent_on(server, workspace, "sandbox_mode=danger-full-access") as watch:
         await watch.turn("go")
         (workspace / "f").write_text("mine\n")
-        with pytest.raises(FulgurError, match="f: it was changed since that turn, in the same lines"):
+        with pytest.raises(FulgurError, match="f: the same lines were changed after that turn"):
             await watch.agent.undo()
         assert (workspace / "f").read_text() == "mine\n"
         (workspace / "f").write_text("1\n")

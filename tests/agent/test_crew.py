@@ -189,7 +189,7 @@ async def test_steering_reaches_one_or_all(home: Path, workspace: Path) -> None:
             watch.agent.tell("a", "the other way")
             ended = await watch.until(MemberFinished)
             assert (ended.member, ended.text) == ("a", "Steered.")
-            with pytest.raises(FulgurError, match="no subagent 'a' is at work"):
+            with pytest.raises(FulgurError, match="no subagent 'a' is running"):
                 watch.agent.tell("a", "too late")
             watch.agent.tell("all", "the other way")
             end = await watch.until(TurnDone)
@@ -213,7 +213,7 @@ async def test_budgets_and_a_stop_end_them(home: Path, workspace: Path) -> None:
     async with serving(main, rate=500, more=work) as server, agent_on(server, workspace) as watch:
         await watch.turn("share it")
         assert {event.member: event.how for event in watch.of(MemberFinished)} == {"slow": "budget", "dear": "budget"}
-        assert all("nothing of it is in the project" in event.output for event in watch.of(ToolFinished))
+        assert all("none of its changes are in the project" in event.output for event in watch.of(ToolFinished))
         since = len(watch.seen)
         watch.agent.submit("once more")
         await watch.until(MemberStarted, since)
@@ -298,7 +298,7 @@ async def test_what_is_too_large_to_merge_is_said(home: Path, workspace: Path, s
     async with serving(replies) as server, agent_on(server, workspace) as watch:
         assert isinstance(await watch.turn("share it"), TurnDone)
         told = [event.text for event in watch.of(MemberTold) if event.kind == "warning"]
-        assert told == ["too large to be merged, and left out: big.txt"] and not (workspace / "big.txt").exists()
+        assert told == ["too large to merge, left out: big.txt"] and not (workspace / "big.txt").exists()
 
 
 async def test_a_workspace_that_cannot_be_copied_is_said(

@@ -50,14 +50,14 @@ async def test_an_image_goes_to_a_model_that_sees(workspace: Path, tmp_path: Pat
         urls = [part["image_url"] for part in sent["content"] if part["type"] == "input_image"]
         assert urls == ["data:image/png;base64," + base64.b64encode(PNG).decode()] * 2
         assert estimate_tokens([sent]) > 3000
-        for name, problem in (("text.png", "is no PNG"), ("gone.png", "No such file")):
+        for name, problem in (("text.png", "is not a PNG"), ("gone.png", "No such file")):
             end = await watch.turn(f"look at @{name}")
             assert isinstance(end, TurnFailed) and problem in end.message
     async with serving([say("Nothing.")], capabilities=blind) as server:
         async with agent_on(server, workspace, session="last") as watch:
             # The server would refuse an image: those of the session are left out of what this model is sent.
             end = await watch.turn(f"and now '{tmp_path}/My Shot.png'")
-            assert isinstance(end, TurnDone) and "goes as text" in watch.of(Warned)[-1].message
+            assert isinstance(end, TurnDone) and "sent as text" in watch.of(Warned)[-1].message
             end = await watch.turn("look at @a.png")
             assert isinstance(end, TurnFailed) and end.message == "m does not take images, so a.png cannot be sent"
 

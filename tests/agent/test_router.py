@@ -60,7 +60,7 @@ def test_rules_are_data(home: Path, workspace: Path) -> None:
     settings = load_settings(workspace)
     assert str(decide(Task("rename tax to vat"), settings)) == "deep, ollama:big:7b: money is involved (“tax”)"
     assert decide(Task("the tests fail"), settings).rule == "default"
-    with pytest.raises(UsageError, match="would fit everything"):
+    with pytest.raises(UsageError, match="would match everything"):
         decide(Task("x"), load_settings(workspace, overrides=["router.rules.all.use=fast"]))
     with pytest.raises(UsageError, match="not a regular expression"):
         wrong = ["router.rules.a.use=fast", "router.rules.a.words=['(']"]

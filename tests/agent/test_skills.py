@@ -65,7 +65,7 @@ async def test_the_model_reads_one(workspace: Path, home: Path) -> None:
         body, notes, stolen, other = watch.outputs
         assert body.startswith("Tag it. See notes.md.") and "notes.md]" in body and notes == "Use v1.2.3.\n"
         assert "has no file ../../token" in stolen and "secret" not in stolen
-        assert "There are: release" in other
+        assert "Skills: release" in other
         skill(home / "skills", "second", "another")
         await watch.turn("go on")
         assert "- second: another" in watch.agent.guidance.instructions

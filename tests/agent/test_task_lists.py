@@ -50,8 +50,8 @@ def test_a_list_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("- [ ] a after: 7", "L, line 1: after: 7 is no task"),
-        ("- [ ] a after: #b", "after: #b is no task"),
+        ("- [ ] a after: 7", "L, line 1: after: there is no task 7"),
+        ("- [ ] a after: #b", "after: there is no task #b"),
         ("- [ ] a after: 2\n- [ ] b after: 1", "'a' waits for itself"),
         ("- [ ] a after: 2\n  - [ ] b", "'a' waits for itself"),
     ],
@@ -251,7 +251,7 @@ async def test_a_plan_is_made_by_a_model_that_only_reads(workspace: Path) -> Non
         with alone(settings, path) as (files, copies):
             crew = Crew(settings, files, told.append, copies=copies)
             tasks = await make_plan(crew, "make two files", path)
-            with pytest.raises(FulgurError, match="already there"):
+            with pytest.raises(FulgurError, match="already exists"):
                 await make_plan(crew, "again", path)
             await crew.close()
     assert [task.text for task in tasks] == ["write a", "write b"]
@@ -263,7 +263,8 @@ async def test_a_plan_is_made_by_a_model_that_only_reads(workspace: Path) -> Non
 async def test_one_run_at_a_time(home: Path, workspace: Path) -> None:
     path = workspace / "TASKS.md"
     settings = settings_for("http://127.0.0.1:9/v1", workspace)
-    with alone(settings, path), pytest.raises(FulgurError, match="another run works on"), alone(settings, path):
+    busy = pytest.raises(FulgurError, match="another run is already working on")
+    with alone(settings, path), busy, alone(settings, path):
         pass
 
 

@@ -47,7 +47,7 @@ async def test_bounds_by_age_and_size(home: Path, workspace: Path) -> None:
         state.unlink()
     pruned = prune(home, most_days=30, most_bytes=1 << 30)
     assert pruned.sessions == (first,)
-    assert "undo was let go for 1 old sessions" in str(pruned)
+    assert "dropped the undo data of 1 old sessions" in str(pruned)
     assert {s.session_id: s.undo for s in summaries(home)} == {first: False, second: True, third: True}
     assert prune(home, most_days=30, most_bytes=1, spare=[third]).sessions == (second,)
     assert prune(home, most_days=30, most_bytes=1, spare=[third]).sessions == ()  # said once
@@ -58,9 +58,9 @@ async def test_bounds_by_age_and_size(home: Path, workspace: Path) -> None:
                 await watch.agent.undo()
                 assert not (workspace / "thirdccc.txt").exists()
                 return
-            with pytest.raises(FulgurError, match="cannot be undone any more"):
+            with pytest.raises(FulgurError, match="can no longer be undone"):
                 await watch.agent.undo()
-            assert any("let go" in entry.text for entry in watch.agent.transcript())
+            assert any("pruned" in entry.text for entry in watch.agent.transcript())
             assert [e.text for e in watch.agent.transcript() if e.kind == "user"] == ["write"]  # the rest is there
 
     await resumed(third)
@@ -75,7 +75,7 @@ async def test_it_is_said_at_the_start_once_a_day(home: Path, workspace: Path) -
 
     async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
         # Other warnings may come first: of the sandbox, where it lacks something.
-        said = "undo was let go for 1 old sessions"
+        said = "dropped the undo data of 1 old sessions"
         await watch.until(lambda event: isinstance(event, Warned) and said in event.message)
 
 

@@ -64,7 +64,7 @@ async def test_variants_are_ranked_with_reasons_and_one_is_taken(workspace: Path
         assert (workspace / "app.py").read_text() == "x = 1\n"
         with pytest.raises(FulgurError):
             await watch.agent.program("/take x")
-        with pytest.raises(UsageError, match="variants of what"):
+        with pytest.raises(UsageError, match="/variants needs a task"):
             await watch.agent.program("/variants 3")
 
 

@@ -93,7 +93,7 @@ def test_edit(tools: dict[str, Tool], workspace: Path) -> None:  # type: ignore[
         use(tools["edit"], '{"path": "e.py", "old": "= 3", "new": "= 4"}')
     use(tools["edit"], '{"path": "e.py", "old": "= 3", "new": "= 4", "all": true}')
     assert (workspace / "e.py").read_bytes().count(b"= 4") == 3
-    with pytest.raises(FulgurError, match="not there") as caught:
+    with pytest.raises(FulgurError, match="not in the file") as caught:
         use(tools["edit"], '{"path": "e.py", "old": "if aa:", "new": "x"}')
     assert "line 1: if a:" in str(caught.value.hint)
 

@@ -80,21 +80,21 @@ def test_ends_are_told(sandbox: Sandbox, workspace: Path) -> None:
 def test_background_jobs(sandbox: Sandbox, workspace: Path) -> None:
     async def work(shell: Shell) -> None:
         begun = await output(shell, "echo ready; read line; echo got $line; sleep 30", background=True)
-        assert "[job1 runs]" in begun
+        assert "[job1 is running]" in begun
         while "ready" not in begun:  # a busy machine takes its time
             begun += (await shell.jobs.look(JobArguments(job="job1", wait=0.3), lambda text: None)).output
         look = JobArguments(job="job1", input="hello\n", wait=0.3)
         while "got hello" not in (await shell.jobs.look(look, lambda text: None)).output:
             look = JobArguments(job="job1", wait=0.3)
         listed = await shell.jobs.look(JobArguments(), lambda text: None)
-        assert listed.output.startswith("job1  runs for ") and "$ echo ready; read line" in listed.output
+        assert listed.output.startswith("job1  running for ") and "$ echo ready; read line" in listed.output
         assert "got hello" in shell.jobs.output("job1")
         ended = await shell.jobs.look(JobArguments(job="job1", kill=True, wait=PATIENCE), lambda text: None)
         assert "job1 ended" in ended.output
         with pytest.raises(FulgurError, match="no job named job1"):
             await shell.jobs.look(JobArguments(job="job1"), lambda text: None)
         done = await output(shell, "exit 4", background=True)
-        if "[job2 runs]" in done:  # a busy machine takes its time
+        if "[job2 is running]" in done:  # a busy machine takes its time
             done = (await shell.jobs.look(JobArguments(job="job2", wait=PATIENCE), lambda text: None)).output
         assert "[job2 ended: exit code 4]" in done
         heard = asyncio.Event()

@@ -46,7 +46,7 @@ def merge(top: Path, commit: str, message: str) -> Merge:
     if base == commit:
         return Merge()
     if marked := _paths(git("diff-tree", "-r", "-z", "--name-only", "-G", "^<<<<<<< ", base, commit)):
-        raise FulgurError(f"{', '.join(marked)}: conflicts that are not resolved (<<<<<<<)", hint="Resolve them first.")
+        raise FulgurError(f"{', '.join(marked)}: unresolved conflicts (<<<<<<<)", hint="Resolve them first.")
     new = commit
     if base != head:
         tree, conflicts = _merged(git, head, commit)
@@ -58,8 +58,8 @@ def merge(top: Path, commit: str, message: str) -> Merge:
         git("read-tree", "-m", "-u", head, new)
     except FulgurError as error:
         raise FulgurError(
-            f"{top} has changes of its own in files that would change: {error.message}",
-            hint="Commit or put them aside there, then merge again. Nothing was changed.",
+            f"{top} has uncommitted changes in files that the merge would change: {error.message}",
+            hint="Commit or stash them there, then merge again. Nothing was changed.",
         ) from None
     return Merge(_advance(git, head, new, "merge"))
 
@@ -117,4 +117,4 @@ def _place(top: Path, folder: Path) -> Path:
     for place in sorted((common / "worktrees").iterdir()) if (common / "worktrees").is_dir() else ():
         if Path((place / "gitdir").read_text(encoding="utf-8").strip()).parent == folder:
             return place
-    raise FulgurError(f"{folder} is no worktree of {top}")
+    raise FulgurError(f"{folder} is not a worktree of {top}")

@@ -160,15 +160,15 @@ def probe() -> Probe:
     if version == 0:
         return Probe("Landlock", False, "this kernel has no Landlock")
     if version < _LEAST_ABI:
-        reason = f"this kernel's Landlock (version {version}) does not cover truncation: Linux 6.2 is the least"
+        reason = f"this kernel's Landlock (version {version}) does not cover truncation: Linux 6.2 or later is needed"
         return Probe("Landlock", False, reason)
     if not seccomp.supported():
         return Probe("Landlock", False, f"no system call table for {platform.machine()}")
     gaps = ["System V and POSIX message queues, semaphores and shared memory are refused"]
     if not mounts_work():
         gaps += [
-            "new files and folders beside a `.git` are refused to commands, since this kernel gives a process no "
-            "mounts of its own (tools that edit files make them)",
+            "commands cannot create files and folders beside a `.git`, since this kernel gives a process no mounts "
+            "of its own (tools that edit files can)",
             "changes of mode, owner and attributes are refused everywhere",
             "file times outside the workspace and the names of hidden files are not protected",
         ]

@@ -60,7 +60,7 @@ def plan_patch(text: str, files: Files) -> Planned:
             continue
         target = files.writable(operation.move_to)
         if target.exists():
-            raise PatchError(f"{operation.move_to} is already there, so {operation.path} cannot move to it")
+            raise PatchError(f"{operation.move_to} already exists, so {operation.path} cannot move to it")
         take(Change(path, before, None))
         take(Change(target, None, after, mode=path.stat().st_mode & 0o7777))
     return Planned(list(changes.values()), notes)
@@ -87,7 +87,7 @@ def _apply_hunk(file: TextFile, hunk: Hunk, cursor: int, where: str) -> tuple[in
     for header in hunk.headers:
         found = patch_match.find_lines(file.lines, [header], cursor) or _containing(file.lines, header, cursor)
         if found is None:
-            raise PatchError(f"{where}: no line is like `@@ {header}`", hint=_near(file, [header]))
+            raise PatchError(f"{where}: no line matches `@@ {header}`", hint=_near(file, [header]))
         cursor = found.start + 1
     old = hunk.old
     if not old:
@@ -104,7 +104,7 @@ def _apply_hunk(file: TextFile, hunk: Hunk, cursor: int, where: str) -> tuple[in
         raise PatchError(f"{where}: these lines are not in the file:\n" + "\n".join(old[:8]), hint=_near(file, old))
     if match.how and match.count > 1:
         raise PatchError(
-            f"{where}: fits {match.count} places, none of them exactly",
+            f"{where}: matches {match.count} places, none of them exactly",
             hint="Give more context, or an `@@ def …` line.",
         )
     new = _merge(file, hunk, match)

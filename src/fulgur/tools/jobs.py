@@ -67,7 +67,7 @@ class Jobs:
         """Start a job, and wait a moment for its first output."""
         ended = [name for name, job in self._jobs.items() if job.task.done()]
         if len(self._jobs) - len(ended) >= _MOST_RUNNING:
-            raise FulgurError(f"{_MOST_RUNNING} jobs run already", hint="End one with shell_job.")
+            raise FulgurError(f"{_MOST_RUNNING} jobs are already running", hint="End one with shell_job.")
         for name in ended[: max(0, len(ended) - _MOST_ENDED)]:
             del self._jobs[name]
         self._count += 1
@@ -88,7 +88,7 @@ class Jobs:
         if args.input:
             if job.unconfined:
                 # The person allowed this command, not whatever is typed into it later.
-                raise FulgurError("nothing can be typed into a command that runs outside the sandbox")
+                raise FulgurError("cannot type into a command that runs outside the sandbox")
             job.shell.type(args.input)
         if args.kill:
             job.task.cancel()
@@ -96,7 +96,7 @@ class Jobs:
             async with asyncio.timeout(args.wait or None if args.kill else args.wait):
                 await asyncio.shield(asyncio.gather(job.task, return_exceptions=True))
         if not job.task.done():
-            return ToolResult(True, f"{job.output.text()}\n[{job.name} runs]")
+            return ToolResult(True, f"{job.output.text()}\n[{job.name} is running]")
         self._jobs.pop(job.name, None)
         self.changed()
         if not job.task.cancelled() and (error := job.task.exception()) is not None:
@@ -132,13 +132,13 @@ class Jobs:
             self.look,
             _title,
             mutates=True,
-            asks=lambda a: "what is typed into a command may be commands" if a.input else "",
+            asks=lambda a: "text typed into a running command may itself be a command" if a.input else "",
             kind="execute",
         )
 
     def _named(self, name: str) -> _Job:
         if name not in self._jobs:
-            raise FulgurError(f"no job named {name}", hint=f"There are: {', '.join(self._jobs) or 'none'}")
+            raise FulgurError(f"no job named {name}", hint=f"Jobs: {', '.join(self._jobs) or 'none'}")
         return self._jobs[name]
 
     def _has_ended(self, name: str) -> None:
@@ -149,7 +149,7 @@ class Jobs:
 
 def described(job: JobState) -> str:
     """Describe a job in one line."""
-    state = f"runs for {time.time() - job.began:.0f} s" if job.running else f"ended: {_how(job)}"
+    state = f"running for {time.time() - job.began:.0f} s" if job.running else f"ended: {_how(job)}"
     return f"{job.name}  {state}  $ {job.command}"
 
 

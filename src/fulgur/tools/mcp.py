@@ -42,7 +42,9 @@ class McpTools:
         try:
             import mcp  # noqa: F401
         except ImportError:
-            return ["mcp_servers are set, but their SDK is missing (in Fulgur's checkout: pip install -e '.[mcp]')"]
+            return [
+                "mcp_servers are set, but the MCP SDK is not installed (in Fulgur's checkout: pip install -e '.[mcp]')"
+            ]
         # The SDK logs a traceback for each line that is not protocol; without a handler these go to stderr.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         return [warning for warning in await asyncio.gather(*(self._start(server) for server in servers)) if warning]

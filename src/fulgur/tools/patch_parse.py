@@ -80,7 +80,7 @@ def parse_patch(text: str) -> list[Operation]:
         if match is None:
             raise PatchError(
                 f"line {index + 1} of the patch: {line!r} is not the start of a file",
-                hint="Want `*** Add File: PATH`, `*** Delete File: PATH` or `*** Update File: PATH`.",
+                hint="Expected `*** Add File: PATH`, `*** Delete File: PATH` or `*** Update File: PATH`.",
             )
         index += 1
         path = match[2].strip()

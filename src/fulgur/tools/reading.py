@@ -213,7 +213,7 @@ async def _output(command: list[str], data: bytes, good: Sequence[int]) -> bytes
             out, errors = await process.communicate(data)
     except TimeoutError:
         raise FulgurError(
-            f"the search took over {_MOST_SECONDS:g} s and was ended", hint="Search a folder below, or simplify it."
+            f"the search took over {_MOST_SECONDS:g} s and was stopped", hint="Search a folder below, or simplify it."
         ) from None
     finally:
         if process.returncode is None:

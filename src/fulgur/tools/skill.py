@@ -28,7 +28,7 @@ def skill_tool(skills: Sequence[Skill]) -> Tool[SkillArguments]:
     def read(args: SkillArguments) -> str:
         skill = by_name.get(args.name)
         if skill is None:
-            raise FulgurError(f"there is no skill {args.name!r}", hint=f"There are: {', '.join(by_name)}")
+            raise FulgurError(f"there is no skill {args.name!r}", hint=f"Skills: {', '.join(by_name)}")
         text = skill.read(args.file)
         others = skill.files() if not args.file else []
         return f"{text}\n\n[In {shown(str(skill.folder))}: {', '.join(others)}]" if others else text

@@ -112,7 +112,7 @@ def _patch_places(args: PatchArguments) -> list[Location]:
 def summary(diffs: list[FileDiff]) -> list[str]:
     """Summarise each file in one line."""
     if not diffs:
-        return ["nothing changed: the files already are like that"]
+        return ["nothing changed: the files already have this content"]
     return [f"{diff.kind} {diff.path} (+{diff.added} -{diff.removed})" for diff in diffs]
 
 
@@ -130,14 +130,15 @@ def replace_text(file: TextFile, old: str, new: str, name: str, *, every: bool =
         return []
     if count:
         raise FulgurError(
-            f"{name}: the old text is there {count} times", hint="Give more of the text around it, or set `all`."
+            f"{name}: the old text occurs {count} times", hint="Give more of the text around it, or set `all`."
         )
     old_lines = old.strip("\n").split("\n")
     match = patch_match.find_lines(file.lines, old_lines)
     if match is None or match.count > 1:
         near = patch_match.nearest_line(file.lines, old_lines)
         raise FulgurError(
-            f"{name}: the old text is not there", hint=f"The nearest is {near}" if near else "Read the file again."
+            f"{name}: the old text is not in the file",
+            hint=f"The nearest is {near}" if near else "Read the file again.",
         )
     pairs = list(zip(file.lines[match.start : match.start + len(old_lines)], old_lines, strict=True))
     new_lines = patch_match.shift_indentation(new.strip("\n").split("\n") if new.strip("\n") else [], pairs)

@@ -176,7 +176,7 @@ async def test_a_prompt_sent_again_after_a_lost_connection_is_taken_once(workspa
         await client.submit(name, "again")
         await seen.ended(len(seen.events))
         assert [e.text for e in seen.of(TurnStarted)] == ["hi", "again"]
-        with pytest.raises(FulgurError, match="turn 7 does not run"):
+        with pytest.raises(FulgurError, match="turn 7 is no longer running"):
             await client.submit(name, "late", expected_turn=7)
 
 
@@ -333,7 +333,7 @@ async def test_subagents_stand_under_their_session_and_are_only_read(home: Path,
         for log in (member, at_work):
             said = await client.call("session.read", list[TranscriptEntry], session=log.id)
             assert [entry.text for entry in said] == ["go"]
-            with pytest.raises(FulgurError, match="only be read"):
+            with pytest.raises(FulgurError, match="is read-only"):
                 await client.attach(session=log.id)
     assert at_work.path.read_bytes() == before  # somebody else writes it
 

@@ -102,7 +102,7 @@ class Crew:
     def steer(self, name: str, text: str) -> None:
         """Redirect one running member, or `all` of them."""
         if name != "all" and name not in self._members:
-            raise FulgurError(f"no subagent {name!r} is at work", hint=f"At work: {', '.join(self._members) or 'none'}")
+            raise FulgurError(f"no subagent {name!r} is running", hint=f"Running: {', '.join(self._members) or 'none'}")
         for member in self._members.values() if name == "all" else [self._members[name]]:
             member.steer(text)
 
@@ -129,7 +129,7 @@ class Crew:
             if (copy := member.copy) is None:
                 return Merged(diffs=await asyncio.to_thread(lambda: self._files.commit(more())))
             if large := await asyncio.to_thread(copy.left_out):
-                text = f"too large to be merged, and left out: {', '.join(large)}"
+                text = f"too large to merge, left out: {', '.join(large)}"
                 self._emit(MemberTold(member=member.name, kind="warning", text=text))
             return await asyncio.to_thread(lambda: copy.merged(self._files, more()))
 
@@ -149,7 +149,7 @@ class Crew:
                 if (await asyncio.to_thread(copy.changes, self._files))[0] != shown:
                     continue
                 if answer is None:
-                    return Merged(), "The person did not allow these changes; nothing of them is in the project."
+                    return Merged(), "The person did not allow these changes; none of them is in the project."
                 accepted, left_out = answer
                 ours = more()
                 kept = [change for change in accepted if change.path not in {own.path for own in ours}]

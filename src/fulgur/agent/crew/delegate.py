@@ -28,7 +28,7 @@ def delegate_tool(
     async def run(arguments: DelegateArguments, report: Report) -> ToolResult:
         role = roles.get(arguments.role)
         if role is None:
-            return ToolResult(False, f"There is no role {arguments.role!r}. There are: {', '.join(roles)}")
+            return ToolResult(False, f"There is no role {arguments.role!r}. Roles: {', '.join(roles)}")
         finished, merged = await crew().run(role, arguments.task)
         record(finished)
         ok = finished.how == "done" and not merged.conflicts and bool(merged.diffs or not finished.left_out)
@@ -45,7 +45,7 @@ def delegate_tool(
         mutates=True,
         parallel=True,
         asks=lambda arguments: (
-            "a subagent asks nothing while it works in its copy; you are asked before its changes are merged"
+            "a subagent asks no questions while it works in its copy; you are asked before its changes are merged"
         ),
     )
 
@@ -54,17 +54,17 @@ def told(finished: MemberFinished) -> str:
     """The tool output that the delegating model reads."""
     parts = [finished.text or "(no message)"]
     if finished.how != "done":
-        parts.append(f"It ended early ({finished.how}); nothing of it is in the project.")
+        parts.append(f"It ended early ({finished.how}); none of its changes are in the project.")
     if finished.paths:
         parts.append(f"Changed: {', '.join(finished.paths)}")
     if finished.conflicts:
         diff, left = finished.diff[:_MOST_DIFF], len(finished.diff) - _MOST_DIFF
         parts.append(
             f"Not merged: its changes conflict with others in {', '.join(finished.conflicts)}. "
-            f"This is what it would have changed; make what still fits yourself:\n{diff}"
+            f"This is what it would have changed; apply what still fits yourself:\n{diff}"
         )
         if left > 0:
-            parts.append(f"[{left} characters more are in {finished.patch}]")
+            parts.append(f"[{left} more characters are in {finished.patch}]")
     if finished.left_out:
         parts.append(finished.left_out)
     return "\n\n".join(parts)

@@ -19,10 +19,10 @@ touches. Then answer with a task list in Markdown and nothing else, one line a t
   - [ ] [FAST] add docstrings to cache.py
 - [ ] [DEEP] test both after: #rename, 2
 
-[FAST] is for a small edit in one place, [DEEP] for everything that needs thought. A task that stands further in waits
-for the one it stands under, `after:` names others it waits for, by number or by #name; all else runs at the same time,
-so two tasks that change the same lines must wait for each other. Each task is done by somebody who sees only its
-words: name files and functions. As few tasks as the work needs."""
+[FAST] is for a small edit in one place, [DEEP] for everything that needs thought. A task indented under another one
+waits for it; `after:` names others it waits for, by number or by #name. All else runs at the same time, so two tasks
+that change the same lines must wait for each other. Each task is done by somebody who sees only its words: name files
+and functions. As few tasks as the work needs."""
 
 _TASK_LINE = re.compile(r"[ \t]*[-*] \[[ xX!]\] ")
 
@@ -30,17 +30,17 @@ _TASK_LINE = re.compile(r"[ \t]*[-*] \[[ xX!]\] ")
 async def make_plan(crew: Crew, wish: str, path: Path) -> list[Task]:
     """Write a task list for the wish to `path`, which must not exist yet; return its tasks."""
     if path.exists():
-        raise FulgurError(f"{path} is already there", hint="Run it, remove it, or choose another name.")
+        raise FulgurError(f"{path} already exists", hint="Run it, remove it, or choose another name.")
     deep = crew.settings.text("router.deep") or ""
     role = Role("planner", _PROMPT, model=deep, tools=("read", "search", "list"), sandbox="read-only")
     finished, _ = await crew.run(role, wish)
     if finished.how != "done":
-        hint = "It takes a model that reads and answers: -m NAME, or router.deep in the config."
+        hint = "This needs a model that chats and calls tools: -m NAME, or router.deep in the config."
         raise FulgurError(f"no plan was made ({finished.how}): {finished.text}", hint=hint)
     text = _list_in(finished.text)
     tasks = parse_tasks(text, "the plan")
     if not tasks:
-        raise FulgurError("the model made no task list", hint=finished.text[:500])
+        raise FulgurError("the model wrote no task list", hint=finished.text[:500])
     content = f"# {' '.join(wish.split())}\n\n{text}\n"
     await crew.change(lambda: [Change(path, None, content.encode())])
     return tasks

@@ -27,8 +27,8 @@ def need_words(agent: Agent, what: str) -> None:
     status = agent.status()
     if status.way == "edit" and agent.settings.model != AUTO:
         raise UsageError(
-            f"{what} needs a model that reads and answers; {status.model} only edits",
-            hint="/model lists what else could answer.",
+            f"{what} needs a model that chats and calls tools; {status.model} only edits",
+            hint="/model lists other models.",
         )
 
 
@@ -56,7 +56,7 @@ async def run_tasks(agent: Agent, path: Path, jobs: int = 4) -> bool:
 async def make_variants(agent: Agent, count: int, task: str) -> Variants:
     """Make several solutions of one task; `take_variant` chooses one."""
     if not task.strip():
-        raise UsageError("variants of what?", hint="/variants 5 make load() faster")
+        raise UsageError("/variants needs a task", hint="/variants 5 make load() faster")
     check_count(count)
     crew = _team(agent).crew()
     home, log = agent.settings.home, agent.state.log
@@ -102,7 +102,7 @@ async def take_variant(agent: Agent, variants: Variants, number: int) -> bool:
 async def plan(agent: Agent, wish: str, path: Path) -> bool:
     """Write a task list for a wish, for the person to edit; True when there is one."""
     if not wish.strip():
-        raise UsageError("a plan for what?", hint="/plan add a cache to the loader")
+        raise UsageError("/plan needs a goal", hint="/plan add a cache to the loader")
     if not agent.settings.text("router.deep"):
         need_words(agent, "a plan")
 
@@ -116,7 +116,7 @@ async def plan(agent: Agent, wish: str, path: Path) -> bool:
 
 def _team(agent: Agent) -> Team:
     if agent.team is None:
-        raise FulgurError("a subagent has no subagents of its own")
+        raise FulgurError("a subagent cannot start subagents")
     return agent.team
 
 
@@ -137,7 +137,7 @@ async def run_line(agent: Agent, line: str) -> None:
         case "/take":
             made = _team(agent).variants
             if made is None or not argument.isdigit():
-                raise UsageError("/take NUMBER takes one of the variants", hint="/variants makes some.")
+                raise UsageError("/take needs the number of a variant", hint="/variants makes variants.")
             await take_variant(agent, made, int(argument))
         case _:
             raise UsageError(f"there is no {name}")

@@ -53,15 +53,15 @@ def parse_role(text: NamedText) -> Role:
     for key in fields:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(_KEYS)}"
+            hint = f"Did you mean {close[0]}?" if close else f"Keys: {', '.join(_KEYS)}"
             raise UsageError(f"{where}: unknown key {key!r}", hint=hint)
     mode = fields.get("sandbox") or None
     if mode is not None and mode not in _MODES:
-        raise UsageError(f"{where}: sandbox is {mode!r}", hint=f"One of: {', '.join(_MODES)}")
+        raise UsageError(f"{where}: there is no sandbox mode {mode!r}", hint=f"One of: {', '.join(_MODES)}")
     try:
         seconds, tokens = float(fields.get("seconds") or 0), int(fields.get("tokens") or 0)
     except ValueError:
-        raise UsageError(f"{where}: seconds and tokens are numbers") from None
+        raise UsageError(f"{where}: seconds and tokens must be numbers") from None
     tools = tuple(name.strip() for name in fields.get("tools", "").split(",") if name.strip())
     name = fields.get("name") or text.name
     return Role(name, text.text, fields.get("description", ""), fields.get("model", ""), tools, mode, seconds, tokens)
@@ -71,7 +71,7 @@ def role_named(settings: Settings, name: str) -> Role:
     """Return a role by name; the FulgurError lists the known ones."""
     roles = find_roles(settings)
     if name not in roles:
-        raise FulgurError(f"there is no role {name!r}", hint=f"There are: {', '.join(roles) or 'none'}")
+        raise FulgurError(f"there is no role {name!r}", hint=f"Roles: {', '.join(roles) or 'none'}")
     return roles[name]
 
 

@@ -93,7 +93,9 @@ class TaskRun:
         roles = find_roles(settings)
         if task.tag not in roles:
             there = ", ".join(["FAST", "DEEP", *roles])
-            raise UsageError(f"{self.path}, line {task.line + 1}: [{task.tag}] is no role", hint=f"There are: {there}")
+            raise UsageError(
+                f"{self.path}, line {task.line + 1}: there is no role [{task.tag}]", hint=f"Roles: {there}"
+            )
         return roles[task.tag]
 
     async def _work(self, task: Task, of: int) -> _Result:
@@ -168,7 +170,7 @@ def alone(settings: Settings, path: Path) -> Iterator[tuple[Files, Path]]:
         try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FulgurError(f"another run works on {path}") from None
+            raise FulgurError(f"another run is already working on {path}") from None
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir(mode=0o700)
         policy = Policy.make("workspace-write", settings.workspace, settings.home)

@@ -123,7 +123,8 @@ def _resolve(tasks: list[Task], task: Task, ref: str, where: str) -> int:
             return other.number
     names = ", ".join(f"#{other.name}" for other in tasks if other.name) or "none has a #name"
     raise UsageError(
-        f"{where}, line {task.line + 1}: after: {ref} is no task", hint=f"1 to {len(tasks)}, or a name: {names}"
+        f"{where}, line {task.line + 1}: after: there is no task {ref}",
+        hint=f"Tasks: 1 to {len(tasks)}, or by name: {names}",
     )
 
 
@@ -134,4 +135,6 @@ def _no_circles(tasks: list[Task], where: str) -> None:
             del open_tasks[number]
     if open_tasks:
         first = next(iter(open_tasks.values()))
-        raise UsageError(f"{where}, line {first.line + 1}: {first.text!r} waits for itself, through what it is after")
+        raise UsageError(
+            f"{where}, line {first.line + 1}: {first.text!r} waits for itself (its `after:` leads back to it)"
+        )

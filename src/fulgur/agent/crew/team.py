@@ -64,7 +64,7 @@ class Team:
     def tell(self, member: str, text: str) -> None:
         """Redirect one running subagent, or `all` of them."""
         if self._crew is None:
-            raise FulgurError("no subagent is at work")
+            raise FulgurError("no subagent is running")
         self._crew.steer(member, text)
 
     @property

@@ -94,7 +94,7 @@ class Variant:
 def check_count(count: int) -> None:
     """UsageError for fewer than two variants, or more than one would want to choose from."""
     if not 2 <= count <= MOST:
-        raise UsageError(f"{count} variants: 2 to {MOST} can be made")
+        raise UsageError(f"cannot make {count} variants: choose 2 to {MOST}")
 
 
 class Variants:
@@ -140,7 +140,7 @@ class Variants:
         """Apply one variant's changes to the workspace."""
         variant = next((variant for variant in self.ranked if variant.number == number), None)
         if variant is None:
-            raise FulgurError(f"there is no variant {number}", hint=f"There are 1 to {len(self.ranked)}.")
+            raise FulgurError(f"there is no variant {number}", hint=f"Choose 1 to {len(self.ranked)}.")
         if not variant.diffs:
             raise FulgurError(f"variant {number} changes nothing")
         merged: Merged = await self._crew.merge(variant.member)

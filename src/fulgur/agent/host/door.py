@@ -64,9 +64,9 @@ class Door:
     def no_page(self, request: web.BaseRequest) -> str:
         """Why a request does not come from a logged-in page. A WebSocket must send its `Origin`."""
         if request.headers.get("Upgrade") is not None and request.headers.get("Origin") is None:
-            return "a cookie is taken from pages only"
+            return "cookies are accepted from pages only"
         if self.folder_of(request) is None:
-            return "the login is missing or has ended"
+            return "the login is missing or has expired"
         return other_user(request)
 
     # ---- logging in --------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Host:
             return self.sessions[name]
         summary = _stored_summary(name)
         if summary.subagent:
-            raise FulgurError("a subagent's session can only be read", hint="Go on in the session that it worked for.")
+            raise FulgurError("a subagent's session is read-only", hint="Continue in its parent session.")
         if not Path(summary.workspace).is_dir():
             raise FulgurError(f"the folder that this session worked in is gone: {summary.workspace}")
         return await self._stored(name, load_settings(Path(summary.workspace)))
@@ -142,7 +142,7 @@ class Host:
     async def _add(self, agent: Agent, tree: Worktree | None) -> HostedSession:
         if len(self.sessions) >= MOST_SESSIONS:
             await agent.close()
-            raise FulgurError(f"{MOST_SESSIONS} sessions are open already", hint="Close one first.")
+            raise FulgurError(f"{MOST_SESSIONS} sessions are already open", hint="Close one first.")
         session = await open_session(agent, self.epoch, tree)
         self.sessions[session.id] = session
         return session

@@ -103,7 +103,7 @@ class HostLink:
         """Send a session's events from now on; a client that reconnects gets those it missed, if they are still
         kept."""
         if len(self._attached) >= MOST_ATTACHED and session.id not in self._attached:
-            raise rpc.RpcError(rpc.FAILED, f"attached to {MOST_ATTACHED} sessions already")
+            raise rpc.RpcError(rpc.FAILED, f"already attached to {MOST_ATTACHED} sessions")
         if (old := self._attached.pop(session.id, None)) is not None:
             old.cancel()
         snapshot = session.attached()

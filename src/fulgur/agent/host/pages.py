@@ -43,7 +43,7 @@ def add_pages(app: web.Application, door: Door) -> None:
         if reason := door.wrong_address(request):
             return _refused(reason)
         if name not in files:
-            return web.Response(status=404, text="there is no such file\n")
+            return web.Response(status=404, text="file not found\n")
         content, zipped = files[name]
         headers = {"Content-Type": f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8"}
         headers |= {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}  # the next version may differ
@@ -59,12 +59,12 @@ def add_pages(app: web.Application, door: Door) -> None:
 
     async def log_in(request: web.Request) -> web.Response:
         if "Origin" not in request.headers:
-            return _refused("only a page logs in here")
+            return _refused("only a page can log in here")
         if reason := door.wrong_address(request) or other_user(request):
             return _refused(reason)
         found = door.log_in((await _body(request, _Login)).ticket)
         if found is None:
-            return _refused("this link was used before or is too old; run `fulgur app` again")
+            return _refused("this link was already used or has expired; run `fulgur app` again")
         answer = web.json_response({"workspace": found[1]})
         answer.set_cookie(door.cookie_name, found[0], httponly=True, samesite="Strict", path="/", max_age=30 * 86400)
         return answer

@@ -18,8 +18,8 @@ async def connect_pipes(
     for stream, name in ((source, "input"), (sink, "output")):
         if not _can_wait(stream.fileno()):
             raise UsageError(
-                f"standard {name} is no pipe: a client starts this command and speaks with it",
-                hint="docs/editors.md says how editors do.",
+                f"standard {name} is not a pipe; a client must start this command",
+                hint="docs/editors.md shows how editors do it.",
             )
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=longest)

@@ -72,7 +72,7 @@ class RemoteAgent:
         async for event in following:
             if isinstance(event, Attached):
                 self._take(event)
-                self._broadcast.send(Warned(message="events were missed; this is the session as it is now"))
+                self._broadcast.send(Warned(message="some events were missed; this is the session as it is now"))
                 self._announce(event)
                 continue
             if isinstance(event, events.SessionStarted):
@@ -145,7 +145,9 @@ class RemoteAgent:
         return await self._client.call("session.job", str, session=self._session, job=name, stop=stop)
 
     async def rewind(self, turn: int) -> str:
-        raise FulgurError("a shared session cannot be rewound", hint="/fork, then `fulgur --resume` alone, can.")
+        raise FulgurError(
+            "a shared session cannot be rewound", hint="Copy it with /fork, then open the copy with `fulgur --resume`."
+        )
 
     async def models(self) -> list[str]:
         return await self._client.call("session.models", list[str], session=self._session)

@@ -106,7 +106,7 @@ class HostedSession:
         agent = self.agent
         running = agent.running
         if asked.expected_turn is not None and (not running or agent.state.turn.number != asked.expected_turn):
-            raise FulgurError(f"turn {asked.expected_turn} does not run any more")
+            raise FulgurError(f"turn {asked.expected_turn} is no longer running")
         if not running:
             self._tell_notes()
         if asked.how == "queue":
@@ -153,9 +153,9 @@ class HostedSession:
             await self.judge(accept=True, path=None, hunk=None)
         if done.conflicts:
             files = "1 file" if len(done.conflicts) == 1 else f"{len(done.conflicts)} files"
-            text = f"Conflicts in {files}; {tree.workspace} is as it was"
+            text = f"Conflicts in {files}; {tree.workspace} is unchanged"
         else:
-            text = f"Merged into {tree.workspace}" if done.commit else f"{tree.workspace} has everything already"
+            text = f"Merged into {tree.workspace}" if done.commit else f"{tree.workspace} is already up to date"
         return Merged(merged=not done.conflicts, commit=done.commit, conflicts=list(done.conflicts), text=text)
 
     async def resolve(self) -> None:
@@ -175,9 +175,9 @@ class HostedSession:
 
     def _quiet_worktree(self) -> Worktree:
         if self.worktree is None:
-            raise FulgurError("this session has no worktree of its own")
+            raise FulgurError("this session has no worktree")
         if self.agent.running:
-            raise FulgurError("a turn runs", hint="Stop it, or wait for its end.")
+            raise FulgurError("a turn is running", hint="Stop it, or wait until it ends.")
         return self.worktree
 
     def use_buffers(self, buffers: EditorBuffers | None) -> None:

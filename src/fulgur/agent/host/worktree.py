@@ -32,7 +32,9 @@ def make(settings: Settings, name: str) -> Worktree:
     names."""
     top = git.top_folder(settings.workspace)
     if top is None:
-        raise FulgurError(f"{settings.workspace} is in no git repository", hint="A worktree needs one with a commit.")
+        raise FulgurError(
+            f"{settings.workspace} is not in a git repository", hint="A worktree needs a repository with a commit."
+        )
     base = _base(settings)
     folder = base / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', top.name)}-{name}"
     branch = f"fulgur/{name}"
@@ -55,7 +57,9 @@ def _reach(folder: Path, inside: Path) -> None:
         with beneath.folder(folder, inside, create=True):
             pass
     except NotADirectoryError:
-        raise FulgurError(f"{inside.relative_to(folder)} is a link or a file in the last commit") from None
+        raise FulgurError(
+            f"{inside.relative_to(folder)} is not a folder in the last commit, but a link or a file"
+        ) from None
 
 
 def of(settings: Settings) -> Worktree | None:
@@ -117,7 +121,9 @@ def _copy(top: Path, folder: Path, path: str) -> None:
     if source.is_dir():
         size = sum(file.stat().st_size for file in source.rglob("*") if file.is_file() and not file.is_symlink())
         if size > _MOST_COPIED:
-            raise FulgurError(f"worktree.copy: {path} has {size >> 20} MiB", hint="Use worktree.setup instead.")
+            raise FulgurError(
+                f"worktree.copy: {path} is too large ({size >> 20} MiB)", hint="Use worktree.setup instead."
+            )
         found = [path for path in source.rglob("*") if path.is_symlink() or path.is_file()]
     else:
         found = [source]

@@ -169,12 +169,16 @@ class Answer:
         self._context.state.add_items(items)
         if response.status == "failed":
             error = response.error or {}
-            raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "it failed"))
+            raise ApiError(
+                500, str(error.get("code") or "server_error"), str(error.get("message") or "the request failed")
+            )
         reason = (response.incomplete_details or {}).get("reason")
         if reason == "max_output_tokens":
-            self._emit(Warned(message="the answer was cut at the most output tokens", hint="model_max_output_tokens"))
+            self._emit(
+                Warned(message="the answer was cut off at the output-token limit", hint="model_max_output_tokens")
+            )
         if reason == "content_filter":
-            raise FulgurError("the answer was cut by the server's content filter")
+            raise FulgurError("the answer was cut off by the server's content filter")
         return [item for item in items if item.get("type") == "function_call"]
 
     def _keep_open_text(self) -> None:

@@ -78,7 +78,7 @@ class EditPath:
                 instruction, problem = self._take_steers(), ""
                 continue
             if outcome and problem:
-                hint = "Say it in other words, name a smaller part, or choose another model: /model."
+                hint = "Rephrase it, name a smaller part, or choose another model: /model."
                 raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
             if not outcome:
                 break
@@ -116,7 +116,7 @@ class EditPath:
         except FulgurError as error:
             if next(walk(settings.workspace, limit=1), None) is not None:
                 raise
-            hint = f"{model} edits code that is there. One that chats can write something new: /model lists them."
+            hint = f"{model} edits existing code. Models that chat can write new files: /model lists them."
             raise FulgurError("there is no file to edit in this folder yet", hint=hint) from error
 
     async def _attempt(self, place: Place, problem: str) -> str:
@@ -262,7 +262,9 @@ class EditPath:
         reason = (response.incomplete_details or {}).get("reason")
         if response.status == "failed":
             error = response.error or {}
-            raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "it failed"))
+            raise ApiError(
+                500, str(error.get("code") or "server_error"), str(error.get("message") or "the request failed")
+            )
         if reason == "max_output_tokens":
             raise FulgurError("the rewrite was cut off; nothing was changed", hint="Name a smaller part.")
 

@@ -81,7 +81,7 @@ def _read(name: str, files: Files) -> Image:
     data = files.read(files.locate(name), _MOST_BYTES + 1)  # a sparse file may claim to be of any size
     kind = next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), "")
     if not kind or (kind == "webp" and data[8:12] != b"WEBP"):
-        raise FulgurError(f"{name} is no PNG, JPEG, GIF or WebP image, whatever its name says")
+        raise FulgurError(f"{name} is not a PNG, JPEG, GIF or WebP image, whatever its name says")
     if len(data) > _MOST_BYTES:
-        raise FulgurError(f"{name} is too large", hint=f"An image may have {_MOST_BYTES >> 20} MiB.")
+        raise FulgurError(f"{name} is too large", hint=f"An image may be at most {_MOST_BYTES >> 20} MiB.")
     return Image(name, kind, data)

@@ -134,7 +134,10 @@ class ToolLoop:
                 raise
         except FulgurError as error:
             context.emit(
-                Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")
+                Warned(
+                    message=f"the model could not summarise: {error.message}",
+                    hint="Kept the person's messages, the changed files and the plan.",
+                )
             )
         # Start from everything ever said, not from an earlier record of it: a second compaction loses no more than the
         # first.

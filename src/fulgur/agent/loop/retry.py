@@ -34,7 +34,7 @@ class Patience:
         delay = next(self._delays, None) if _passes(error, begun) else None
         if delay is None:
             raise error
-        self._context.emit(Warned(message=f"no answer ({error.message}); again in {delay:g} s"))
+        self._context.emit(Warned(message=f"request failed ({error.message}); retrying in {delay:g} s"))
         await asyncio.sleep(delay)
 
     async def _reopen(self, error: FulgurError) -> None:

@@ -140,9 +140,9 @@ class Turn:
             if named.asked:
                 raise FulgurError(
                     f"{info.name} does not take images, so {', '.join(named.asked)} cannot be sent",
-                    hint="/model chooses another model. A name without @ is only a name.",
+                    hint="/model chooses another model. A name without @ is plain text.",
                 )
-            self._context.emit(Warned(message=f"{info.name} takes no images: {', '.join(named.pasted)} goes as text"))
+            self._context.emit(Warned(message=f"{info.name} takes no images; sent as text: {', '.join(named.pasted)}"))
             return
         if images := await asyncio.to_thread(read_images, named, self._bench.files):
             self._context.state.add_items([message_of(images)], kind="note")

@@ -73,7 +73,7 @@ BUILT_IN: tuple[Rule, ...] = (
     Rule(
         "multi-file",
         "deep",
-        "it reaches over several files",
+        "it spans several files",
         (
             r"\b(all|every|several|many) (the )?(files?|modules?|callers?|usages?|packages?)\b",
             r"\b(across|throughout|everywhere)\b",
@@ -155,7 +155,7 @@ def _own(settings: Settings, name: str) -> Rule | None:
     if use == "off":
         return None
     if use is None:
-        raise UsageError(f"router.rules.{name}.use is missing", hint="fast, deep or off")
+        raise UsageError(f"router.rules.{name}.use is missing", hint="Set it to fast, deep or off.")
     words = tuple(cast("list[str]", fields.get("words") or []))
     for word in words:
         try:
@@ -165,7 +165,7 @@ def _own(settings: Settings, name: str) -> Rule | None:
     files, percent = cast(int, fields.get("files") or 0), cast(int, fields.get("context_percent") or 0)
     question = bool(fields.get("question"))
     if not (words or files or percent or question):
-        raise UsageError(f"router.rules.{name} would fit everything", hint="`router.default` is for the rest.")
+        raise UsageError(f"router.rules.{name} would match everything", hint="`router.default` is for everything else.")
     why = str(fields.get("why") or f"rule {name}")
     return Rule(name, cast(Side, use), why, words, files, percent, question)
 

@@ -58,8 +58,8 @@ class Changes:
                 continue
             if turn.let_go:
                 raise FulgurError(
-                    f"turn {turn.number} cannot be undone any more: what that needs was let go",
-                    hint="`undo_days` and `undo_megabytes` say how long it is kept.",
+                    f"turn {turn.number} can no longer be undone: its undo data was pruned",
+                    hint="`undo_days` and `undo_megabytes` set how long it is kept.",
                 )
             before = self._read(turn.before)
             after = self._read(turn.after) if turn.after else None
@@ -103,7 +103,7 @@ class Changes:
         try:
             return read_manifest(name, self._bench.files.blobs)
         except (OSError, msgspec.DecodeError) as error:
-            raise FulgurError(f"what undo needs of this turn cannot be read: {error}") from None
+            raise FulgurError(f"the undo data of this turn cannot be read: {error}") from None
 
     def _content(self, entry: SnapshotEntry | None) -> bytes | None:
         if entry is None or entry.kind in ("folder", "large"):
@@ -114,5 +114,5 @@ class Changes:
 def restored_events(turn: int, restored: Restored) -> Iterator[AgentEvent]:
     """The events for files that were restored."""
     for failure in restored.failed:
-        yield Warned(message=f"not put back: {failure}")
+        yield Warned(message=f"not restored: {failure}")
     yield Undone(turn=turn, paths=tuple(restored.paths), kept=tuple(restored.kept))

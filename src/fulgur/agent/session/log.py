@@ -56,7 +56,7 @@ class SessionLog:
         except OSError as error:
             raise FulgurError(
                 f"the session cannot be saved: {self.path}: {error.strerror}",
-                hint="Free some space or mend the disk; what is on disk stays as it is.",
+                hint="Free some space or repair the disk; what is on disk stays as it is.",
             ) from None
 
     def _write(self, line: bytes) -> None:
@@ -130,7 +130,7 @@ def damage(path: Path, number: int, what: str) -> FulgurError:
     hint = "The file is left as it is."
     if number > 1:
         hint = (
-            f"`fulgur exec --fork {path.stem}` goes on with a copy of what stands before it; the file is left as it is."
+            f"`fulgur exec --fork {path.stem}` continues in a copy of the lines before it; the file is left as it is."
         )
     return FulgurError(f"{path}, line {number} is damaged: {what}", hint=hint)
 
@@ -223,7 +223,7 @@ def find_session(home: Path, name: str, workspace: Path) -> Path:
     if name == "last":
         stored = [summary for summary in summaries(home, workspace) if summary.turns]
         if not stored:
-            raise UsageError(f"no session to resume in {workspace}", hint="`fulgur` begins one.")
+            raise UsageError(f"no session to resume in {workspace}", hint="`fulgur` starts one.")
         return Path(stored[0].path)
     stored_ids = {path.stem: path for path in sorted((home / "sessions").glob("*.jsonl"))}
     if name in stored_ids:
@@ -245,7 +245,7 @@ def fork_session(home: Path, source: Path, before: int | None = None, **more: An
         ends = (n for n, record in enumerate(records) if record["type"] == "turn" and record["turn"] == before)
         records = records[: next(ends, len(records))]
     if not records or records[0]["type"] != "session":
-        raise damage(source, 1, "it does not begin as a session does")
+        raise damage(source, 1, "it does not start with a session's first record")
     head = records[0]
     extra = {
         key: value

@@ -25,9 +25,9 @@ def opening_events(
     if refusal is not None:
         yield Warned(message=refusal.message, hint=refusal.hint or "")
     if recovered:
-        yield Warned(message=f"a patch was cut off and was taken back: {', '.join(recovered)}")
+        yield Warned(message=f"rolled back an interrupted patch: {', '.join(recovered)}")
     if state.interrupted:
-        yield Warned(message="the last turn was cut off; what had been said is kept")
+        yield Warned(message="the last turn was interrupted; its text so far is kept")
     if state.plan:
         yield PlanChanged(turn=len(state.turns), steps=state.plan)
     if state.queued:

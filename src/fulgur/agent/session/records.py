@@ -146,12 +146,12 @@ def decode_record(line: bytes, *, sealed: bool) -> Record:
     if seal is not None:
         line = line[: seal.start()] + b"}"
         if zlib.crc32(line) != int(seal.group(1), 16):
-            raise DamagedRecord("its checksum does not fit")
+            raise DamagedRecord("its checksum does not match")
     try:
         record = msgspec.json.decode(line)
         kind = record.get("type") if isinstance(record, dict) else None
         if kind not in _SHAPES:
-            raise DamagedRecord(f"there is no kind {kind!r}; it may come from a later version")
+            raise DamagedRecord(f"unknown record kind {kind!r}; it may come from a later version")
         msgspec.convert(record, _SHAPES[kind])
         msgspec.convert(record.get("time"), float)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -60,7 +60,7 @@ class SessionState:
             outputs = [call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()]
             if outputs:
                 state.add_items(outputs)
-            state.end_turn("stopped", "the program was ended during this turn")
+            state.end_turn("stopped", "the program ended during this turn")
         return state
 
     @classmethod
@@ -71,12 +71,12 @@ class SessionState:
         for number, record in enumerate(log.records(), 1):
             try:
                 if (number == 1) != (record["type"] == "session"):
-                    raise ValueError("a session begins with its head, and has one")
+                    raise ValueError("a session has exactly one head record, as its first")
                 state._apply(record)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise damage(log.path, number, f"it does not follow from the lines before it ({error})") from None
+                raise damage(log.path, number, f"it does not fit the lines before it ({error})") from None
         if number == 0:
-            raise damage(log.path, 1, "it does not begin as a session does")
+            raise damage(log.path, 1, "it does not start with a session's first record")
         return state
 
     @property
@@ -209,7 +209,7 @@ class SessionState:
             case "let_go":
                 for turn in self.turns:
                     turn.let_go = True
-                self._show("note", "undo of the turns so far was let go (`undo_days`, `undo_megabytes`)")
+                self._show("note", "the undo data of the turns so far was pruned (`undo_days`, `undo_megabytes`)")
             case "queued":
                 self.queued.append(record["text"])
             case "taken":

@@ -38,7 +38,7 @@ class Pruned:
 
     def __str__(self) -> str:
         names = ", ".join(self.sessions[:3]) + (f" and {len(self.sessions) - 3} more" if len(self.sessions) > 3 else "")
-        return f"undo was let go for {len(self.sessions)} old sessions ({names}); {self.bytes >> 20} MiB are free again"
+        return f"dropped the undo data of {len(self.sessions)} old sessions ({names}); {self.bytes >> 20} MiB freed"
 
 
 def due(home: Path) -> bool:
