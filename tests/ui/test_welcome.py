@@ -42,6 +42,19 @@ def test_what_to_try_names_what_is_in_the_folder(tmp_path: Path) -> None:
     assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed in inn.py"
 
 
+def test_what_to_try_prefers_the_code_of_the_project(tmp_path: Path) -> None:
+    beside = ("docs/conf.py", "examples/repo/repo.py", "benchmarks/speed.py", "scripts/release.py", "noxfile.py")
+    for number, file in enumerate((*beside, "setup.py", "tasks.py")):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(f"def pull_{'abcdefg'[number]}(remote):\n    return remote\n")
+    assert to_try(status("edit", tmp_path))[2] == "where is pull_e?"  # there is nothing else: the first file
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "tasks.py").write_text("def feed(animal):\n    return animal\n")
+    assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed"
+    (tmp_path / "examples" / "zoo.py").write_text("def feed(animal):\n    return animal\n")
+    assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed in zoo/tasks.py"
+
+
 @pytest.mark.parametrize(
     ("way", "abilities", "said"),
     [
@@ -64,7 +77,7 @@ def test_a_model_can_be_chosen_when_the_configured_one_is_not_there(fulgur: Call
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
         screen = fulgur("-c", "model_provider=box", "-c", f"model_providers.box.base_url={address}")
         screen.wait(f"✗ No server answers at {address}: Connection refused")
-        screen.wait("/model lists what else could answer")
+        screen.wait("/model lists other models")
         screen.send("/model", ENTER)
         screen.wait("local:fulgur-60m  embedded, edits only")
         screen.send("/model scripted:scripted", ENTER)

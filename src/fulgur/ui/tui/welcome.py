@@ -28,6 +28,12 @@ _BYTES = 60_000  # read of each file
 _FUNCTION = re.compile(r"^def ([a-z][a-z0-9_]{2,30})\([^*()\n]*\)", re.MULTILINE)
 _DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 _TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest)")
+# Files beside a project's own code: their functions are suggested only if there are no others.
+_AUXILIARY = re.compile(
+    r"(?:^|/)(?:docs?|examples?|samples?|demos?|bench(?:marks?|es)?)/"
+    r"|^(?:scripts?|tools?|bin|ci|\.[^/]*)/"
+    r"|^(?:setup|noxfile|tasks|fabfile|conf)\.py$"
+)
 
 
 def greet(tui: Tui, agent: Agent) -> None:
@@ -98,11 +104,13 @@ def try_rows(ideas: list[str], width: int) -> list[Row]:
 
 
 def _some_function(workspace: Path) -> tuple[str, str]:
-    """The name of a function outside the tests, and ` in FILE` if other functions may have the same name."""
+    """The name of a function outside the tests, preferably of the project's own code; and ` in FILE` if other functions
+    may have the same name."""
     files = dict(_python_files(workspace))
     defined = Counter(name for text in files.values() for name in _DEFINED.findall(text))
     named = [(name, file) for file, text in files.items() if not _TEST.search(file) for name in _FUNCTION.findall(text)]
-    name, file = next(((name, file) for name, file in named if defined[name] == 1), named[0] if named else ("", ""))
+    # The project's own code comes first, then a name that only one function has.
+    name, file = min(named, key=lambda one: (bool(_AUXILIARY.search(one[1])), defined[one[0]] != 1), default=("", ""))
     alone = defined[name] == 1 and next(islice(walk(workspace), _FILES, None), None) is None
     return name, "" if alone else f" in {file}"
 
