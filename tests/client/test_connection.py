@@ -228,7 +228,7 @@ async def test_a_server_started_by_hand_leaves_the_note_of_the_one_that_runs(tmp
     try:
         assert process.stdout is not None
         said = b"".join([await process.stdout.readline() for _ in range(4)]).decode()
-        assert f"go on using the server at {url}" in said
+        assert f"keep using the server at {url}" in said
     finally:
         process.terminate()
         await process.wait()

@@ -103,7 +103,7 @@ async def test_a_changed_config_cuts_nobodys_answer(home: Path) -> None:
 async def test_a_server_by_hand_gets_the_port_from_the_one_that_a_command_started(home: Path) -> None:
     url = await ensure_server(LocalServer(home))
     async with by_hand(home) as (process, said):
-        assert f"listens on {url}" in said and "has made room" in said
+        assert f"listens on {url}" in said and "stopped the server" in said
         while process_of(home) != process.pid:  # its note comes after its words
             await asyncio.sleep(0.02)
         assert await find(home) == url

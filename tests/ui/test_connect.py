@@ -29,9 +29,9 @@ def test_the_first_model_that_chats(server: ScriptedServer, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["-m", "nope"], "The server has no model 'nope'.\n  There are: scripted, scripted-2."),
-        (["-m", "fulgur-60m"], "fulgur-60m does not chat and call tools, which Codex needs.\n  There are: scripted,"),
-        (["--url", "127.0.0.1:8787"], "127.0.0.1:8787 is no address of a server.\n  It looks like http://"),
+        (["-m", "nope"], "The server has no model 'nope'.\n  Models: scripted, scripted-2."),
+        (["-m", "fulgur-60m"], "fulgur-60m cannot chat and call tools, which Codex needs.\n  Models: scripted,"),
+        (["--url", "127.0.0.1:8787"], "127.0.0.1:8787 is not the address of a server.\n  It should look like http://"),
         (["--url", "http://127.0.0.1:9/v1"], "No server answers at http://127.0.0.1:9/v1: Connection refused\n  Is it"),
         (["--url", "{url}/nowhere"], "/nowhere has no list of models (404)\n  Is it a Fulgur server"),
     ],

@@ -262,7 +262,7 @@ def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
         "  │ no such file",
         "· checked: parses, names exist",
         "Hm",
-        "■ stopped; what was said is kept",
+        "■ stopped; the answer so far is kept",
     ]
 
 

@@ -91,7 +91,7 @@ def test_escape_stops_and_keeps_what_was_said(screen: Terminal) -> None:
     screen.send("tell a long story", ENTER)
     screen.wait("w0020")
     screen.send("my draft", ESC)
-    screen.wait("stopped; what was said is kept")
+    screen.wait("stopped; the answer so far is kept")
     said = words(screen.everything)
     assert said == list(range(len(said))) and len(said) >= 20
     screen.wait(lambda: input_row(screen) == "› my draft")
@@ -103,7 +103,7 @@ def test_control_c_stops_once_and_leaves_twice(screen: Terminal) -> None:
     screen.send("tell a long story", ENTER)
     screen.wait("w0010")
     screen.send(CTRL_C)
-    screen.wait("stopped; what was said is kept")
+    screen.wait("stopped; the answer so far is kept")
     screen.wait("Ctrl-C again to leave")
     screen.send(CTRL_C)
     assert screen.exit_code() == 130
@@ -114,7 +114,7 @@ def test_control_c_never_leaves_with_a_draft(screen: Terminal) -> None:
     screen.send("tell a long story", ENTER)
     screen.wait("w0010")
     screen.send(CTRL_C)
-    screen.wait("stopped; what was said is kept")
+    screen.wait("stopped; the answer so far is kept")
     screen.send("a new draft")
     screen.wait(lambda: input_row(screen) == "› a new draft")
     screen.send(CTRL_C)  # within two seconds of the first
@@ -134,7 +134,7 @@ def test_control_c_stops_what_was_sent_since_the_last_one(screen: Terminal) -> N
     screen.wait("w0010")
     assert "again to leave" not in screen.text
     screen.send(CTRL_C)  # within two seconds of the first, on a machine that is not busy
-    screen.wait("stopped; what was said is kept")
+    screen.wait("stopped; the answer so far is kept")
     screen.send("still here", ENTER)
     screen.wait("You said: still here")
 
@@ -286,7 +286,7 @@ def test_resume_takes_a_prompt_too(fulgur: Callable[..., Terminal]) -> None:
 
 def test_a_prompt_that_failed_comes_back_into_the_input(screen: Terminal) -> None:
     screen.send("the one that never answers", ENTER)
-    screen.wait("no answer (out of memory); again in 0.5 s")
+    screen.wait("request failed (out of memory); retrying in 0.5 s")
     screen.wait("✗ out of memory")
     screen.wait(lambda: input_row(screen) == "› the one that never answers")
 

@@ -83,7 +83,7 @@ def test_commands_of_the_person_and_of_a_trusted_project(fulgur: Start, home: Pa
     terminal.send("/evil", ENTER)
     terminal.wait("there is no /evil")
     terminal.send("/copy", ENTER)
-    terminal.wait("in the clipboard")
+    terminal.wait("to the clipboard")
 
 
 def test_a_command_that_fails_comes_back_as_it_was_typed(fulgur: Start, home: Path) -> None:
@@ -142,7 +142,7 @@ def test_commands_in_the_background_are_listed_looked_at_and_ended(screen: Termi
     screen.send("/model scripted-2", ENTER)
     screen.wait("the next turn is for scripted-2")
     screen.send("/jobs", ENTER)
-    screen.wait(lambda: re.search(r"job1  runs for \d+ s  \$ echo serving; sleep 612345", screen.everything))
+    screen.wait(lambda: re.search(r"job1  running for \d+ s  \$ echo serving; sleep 612345", screen.everything))
     screen.send("/jobs job1", ENTER)
     screen.wait("│ serving")
     assert sleeping()
@@ -214,7 +214,7 @@ def test_export_and_copy(screen: Terminal, project: Path) -> None:
     text = (project / "talk.md").read_text()
     assert "## Prompt\n\nmarkdown please" in text and "```python\ndef f():" in text
     screen.send("/copy", ENTER)
-    screen.wait("in the clipboard")
+    screen.wait("to the clipboard")
     assert base64.b64encode(b"# Title\n\nSome `code`")[:20] in screen.raw
 
 
@@ -230,5 +230,5 @@ def test_a_long_turn_is_told(fulgur: Start) -> None:
     terminal.wait("›")
     terminal.send("run a command", ENTER)
     terminal.wait("allow once")
-    assert b"\x1b]777;notify;fulgur;fulgur asks for something\x07" in terminal.raw
+    assert b"\x1b]777;notify;fulgur;fulgur is waiting for your answer\x07" in terminal.raw
     terminal.send(CTRL_D)

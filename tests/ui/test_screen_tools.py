@@ -71,9 +71,9 @@ def test_escape_keeps_what_a_command_had_printed(fulgur: Start) -> None:
     terminal.send("run a slow command", ENTER)
     terminal.wait("│ second")
     terminal.send("and this", ENTER)
-    terminal.wait("your words go in when the command ends")
+    terminal.wait("your message is sent when the command ends")
     terminal.send(ESC)
-    terminal.wait("stopped; what was said is kept")
+    terminal.wait("stopped; the answer so far is kept")
     text = terminal.everything
     assert "✗ $ echo first; echo second; sleep 60" in text
     assert "  │ first\n  │ second\n  │ [stopped]" in text
@@ -109,7 +109,7 @@ def test_a_sentence_is_a_no_and_escape_stops(fulgur: Start, project: Path) -> No
     terminal.wait(lambda: terminal.text.count("? $ touch made.txt") == 1 and "allow once" in terminal.text)
     time.sleep(ARM_SECONDS + 0.4)
     terminal.send(ESC)
-    terminal.wait("stopped; what was said is kept")
+    terminal.wait("stopped; the answer so far is kept")
     assert not (project / "made.txt").exists()
 
 
@@ -178,7 +178,7 @@ def test_commands_say_what_they_did(screen: Terminal) -> None:
     screen.send("/frok", ENTER)
     screen.wait("Did you mean /fork?")
     screen.send("/skills", ENTER)
-    screen.wait("what this project brings itself is left out")
+    screen.wait("the project's own hooks and skills are ignored")
     screen.send("/fork", ENTER)
     screen.wait("a copy from here")
 
@@ -217,4 +217,4 @@ def test_a_question_says_once_that_it_is_about_leaving_the_sandbox(screen: Termi
     assert screen.text.count("outside the sandbox") == 1
     screen.wait("n no, with a reason")
     screen.send(ESC)
-    screen.wait("stopped; what was said is kept")
+    screen.wait("stopped; the answer so far is kept")

@@ -24,30 +24,30 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--frob"], "unknown: --frob"),
+        (["--frob"], "unknown argument: --frob"),
         (["--resme"], "Did you mean --resume?"),
         (["-m"], "expected one argument"),
         (["exec", "--jsno", "hi"], "Did you mean --json"),
         (["exec", "   "], "no prompt"),
         (["exec", "--timeout", "soon", "hi"], "invalid float value: 'soon'"),
-        (["exec", "--variants", "0", "hi"], "0 variants: 2 to 9"),
-        (["exec", "-o", "nowhere/answer.txt", "hi"], "its folder is not there"),
+        (["exec", "--variants", "0", "hi"], "cannot make 0 variants: choose 2 to 9"),
+        (["exec", "-o", "nowhere/answer.txt", "hi"], "its folder does not exist"),
         (["exec", "-m", "groq:llama", "hi"], "GROQ_API_KEY is not set"),
         (["config", "show", "--frob"], "`fulgur config show --help`"),
         (["exec", "fix", "the", "tests"], "A text of several words needs quotes."),
         (["exec", "-C", "nowhere", "hi"], "nowhere is not a folder"),
         (["exec", "-c", "model_providers.x.base_url=here", "-c", "model_provider=x", "hi"], "x.base_url = 'here'"),
-        (["ask", ""], "ask what?"),
-        (["ask", "-n", "0", "total"], "'0' is no whole number above 0"),
+        (["ask", ""], "ask needs a name or a question"),
+        (["ask", "-n", "0", "total"], "'0' is not a whole number above 0"),
         (["config", "trust", "-C", "nowhere"], "nowhere is not a folder"),
-        (["admin", "usage", "--days", "many"], "'many' is no whole number above 0"),
-        (["tasks", "plan", " "], "a plan for what?"),
-        (["tasks", "run", "-j", "0"], "'0' is no whole number above 0"),
-        (["bench", "tui", "--starts", "0"], "one start, two keys"),
+        (["admin", "usage", "--days", "many"], "'many' is not a whole number above 0"),
+        (["tasks", "plan", " "], "tasks plan needs a goal"),
+        (["tasks", "run", "-j", "0"], "'0' is not a whole number above 0"),
+        (["bench", "tui", "--starts", "0"], "at least one start, two keys"),
         (["tasks", "frob"], "there is no `tasks frob`. One of: run, show, plan"),
         (["config", "shw"], "Did you mean show?"),
-        (["config"], "config what? One of: show, check, trust, approvals, import"),
-        (["refactor"], "refactor what? One of: rename, move, async"),
+        (["config"], "config needs one of: show, check, trust, approvals, import"),
+        (["refactor"], "refactor needs one of: rename, move, async"),
         (["refactor", "renam", "a", "b"], "there is no `refactor renam`. One of: rename, move"),
         (["models", "lst"], "there is no `models lst`. One of: list, fit, pull, rm, quantize, check"),
         (["models", "lst"], "Did you mean list? `fulgur models --help`"),
@@ -55,7 +55,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["models", "quantize", "x", "--bits", "5"], "choose from 4, 8"),
         (["complete"], "complete needs FILE:LINE:COL"),
         (["tasks", "run", "nope.md"], "nope.md: No such file"),
-        (["serve", "--port", "99999"], "99999 is no port"),
+        (["serve", "--port", "99999"], "99999 is not a port number"),
         (["attach", "nope"], "this needs a terminal"),
         (["edit", "nope.py", "x"], "nope.py: No such file"),
         (["edit", "shop.py:nope", "rename x to y"], "shop.py has no nope"),
@@ -114,11 +114,11 @@ def test_a_home_that_cannot_be_is_said_with_what_to_do() -> None:
 @pytest.mark.parametrize("command", [["acp"], ["host", "--stdio"]])
 def test_a_file_is_no_client(command: list[str], tmp_path: Path) -> None:
     done = fulgur(*command)  # nothing to read from
-    assert done.returncode == 2 and "standard input is no pipe" in done.stderr
+    assert done.returncode == 2 and "standard input is not a pipe" in done.stderr
     with (tmp_path / "answers").open("w") as answers:
         line = [sys.executable, "-m", "fulgur", *command]
         into_file = subprocess.run(line, input="{}\n", stdout=answers, stderr=subprocess.PIPE, text=True)
-    assert into_file.returncode == 2 and "standard output is no pipe" in into_file.stderr
+    assert into_file.returncode == 2 and "standard output is not a pipe" in into_file.stderr
     assert "Traceback" not in done.stderr + into_file.stderr
 
 
@@ -142,4 +142,4 @@ def test_every_command_has_help_that_fits(command: str, capsys: pytest.CaptureFi
 def test_help_of_a_command_within_a_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["tasks", "run", "--help"])
-    assert "what is done is ticked off in it" in capsys.readouterr().out
+    assert "finished tasks are ticked off in it" in capsys.readouterr().out

@@ -28,7 +28,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "app": "the agent in your browser, several sessions side by side",
         "attach": "open a session of the browser or an editor in this terminal",
         "acp": "the agent inside an editor (Agent Client Protocol)",
-        "host": "what runs the sessions of app, attach and acp; started by them",
+        "host": "the process behind the sessions of app, attach and acp, which start it",
     },
     "code, without a conversation": {
         "edit": "change a part of a file by an instruction",
@@ -41,7 +41,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "models": "which open models fit this machine; fetch, quantize, remove",
         "serve": "serve models: the Responses API over HTTP and WebSocket",
         "connect": "point Codex CLI at this server",
-        "admin": "the keys of a server, and what each has used",
+        "admin": "a server's API keys, and what each has used",
         "cluster": "one model on many machines",
         "simulate": "how many users a cluster can serve, and how long they wait",
     },
@@ -170,7 +170,7 @@ def _told(error: OSError) -> str:
         try:
             os.getcwd()
         except FileNotFoundError:
-            return "the current folder was deleted\n  Change to one that is there, or name one with -C."
+            return "the current folder was deleted\n  Change to a folder that exists, or name one with -C."
         return error.strerror or str(error)
     said = f"{error.filename}: {error.strerror or error}"
     if not error.filename.startswith(str(home())):

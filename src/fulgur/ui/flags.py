@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
     """Add the config flags to a parser."""
-    parser.add_argument(
-        "-m", "--model", metavar="MODEL", help="the model that answers; PROVIDER:NAME for one elsewhere"
-    )
+    parser.add_argument("-m", "--model", metavar="MODEL", help="the model to use; PROVIDER:NAME for one elsewhere")
     parser.add_argument("-p", "--profile", metavar="NAME", help="use [profiles.NAME] of the config")
     parser.add_argument("-c", "--config", metavar="KEY=VALUE", action="append", default=[], help="set one config key")
     parser.add_argument("-C", "--cd", metavar="DIR", type=folder, help="work in this folder")
@@ -42,20 +40,20 @@ def folder(text: str) -> Path:
 def at_least_one(text: str) -> int:
     """The argparse type of a count."""
     if not text.strip().isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
 def port(text: str) -> int:
     """The argparse type of `--port`."""
     if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port number (0 to 65535)")
     return int(text)
 
 
 def need_screen(instead: str) -> None:
     """Raise UsageError if no terminal can show a screen; `instead` is the command that needs none."""
     if not has_screen():
-        raise UsageError("this needs a terminal, and input or output is not one", hint=f"{instead} needs none.")
+        raise UsageError("this needs a terminal, but stdin or stdout is not one", hint=f"{instead} needs none.")
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         raise UsageError("this terminal (TERM=dumb) cannot show a screen", hint=f"{instead} needs none.")

@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         wanted = [name for name in names if name not in rest]
         for action in self._positionals_of_words():
             if _name(action) in wanted[:1]:
-                return f"{self._command()} what? One of: {', '.join(map(str, action.choices or ()))}"
+                return f"{self._command()} needs one of: {', '.join(map(str, action.choices or ()))}"
         return f"{self._command()} needs {', '.join(wanted)}"
 
     def _command(self) -> str:
@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         elif within := taking(parsers[-1], flags[0]):
             meant = f"It goes with a command: `{within} {flags[0]}`. "
         hint = f"{meant}`{parsers[-1].prog} --help` lists what it takes."
-        raise UsageError(f"unknown: {' '.join(unknown)}", hint=hint)
+        raise UsageError(f"unknown argument: {' '.join(unknown)}", hint=hint)
 
 
 def _name(action: argparse.Action) -> str:
@@ -114,7 +114,7 @@ def need_folders(*files: Path | None) -> None:
     """Raise UsageError if an output file's folder does not exist: before the work, not after it."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"{file}: its folder is not there", hint=f"mkdir -p {file.parent}")
+            raise UsageError(f"{file}: its folder does not exist", hint=f"mkdir -p {file.parent}")
 
 
 def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[argparse.ArgumentParser]:

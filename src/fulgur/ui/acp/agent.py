@@ -235,7 +235,7 @@ class AcpAgent:
                 lines += [f"sandbox: {status.sandbox}", f"approvals: {status.approval_policy}"]
                 await session.tell(said("  \n".join(lines)))
             case _:
-                raise rpc.RpcError(rpc.INVALID_PARAMS, f"{name} needs a text after it")
+                raise rpc.RpcError(rpc.INVALID_PARAMS, f"{name} needs text after it")
 
     async def _cancel(self, asked: wire.Session) -> None:
         if (session := self._sessions.get(asked.session_id)) is not None:

@@ -25,13 +25,13 @@ class Images:
         """Save an `image` block and return how the prompt names it. The turn decides whether the model takes images."""
         ending = _ENDINGS.get(str(block.get("mimeType")))
         if ending is None:
-            raise rpc.RpcError(rpc.INVALID_PARAMS, f"an image is one of {', '.join(_ENDINGS)}")
+            raise rpc.RpcError(rpc.INVALID_PARAMS, f"an image must be one of {', '.join(_ENDINGS)}")
         try:
             data = base64.b64decode(str(block.get("data", "")), validate=True)
         except binascii.Error:
-            raise rpc.RpcError(rpc.INVALID_PARAMS, "the image is not base64") from None
+            raise rpc.RpcError(rpc.INVALID_PARAMS, "the image is not valid base64") from None
         if not 0 < len(data) <= _MOST:
-            raise rpc.RpcError(rpc.INVALID_PARAMS, f"an image has between 1 byte and {_MOST >> 20} MiB")
+            raise rpc.RpcError(rpc.INVALID_PARAMS, f"an image must have between 1 byte and {_MOST >> 20} MiB")
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="fulgur-images-")
         path = Path(self._folder.name) / f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}"

@@ -33,10 +33,10 @@ MODES = (
 COMMANDS: list[dict[str, Any]] = [
     {"name": "steer", "description": "redirect the running answer at the next token", "input": {"hint": "text"}},
     {"name": "queue", "description": "a prompt for after this turn", "input": {"hint": "text"}},
-    {"name": "undo", "description": "put files back to before the last turn that changed any"},
-    {"name": "compact", "description": "replace old items by a summary now"},
+    {"name": "undo", "description": "restore the files to before the last turn that changed any"},
+    {"name": "compact", "description": "replace old messages with a summary now"},
     {"name": "diff", "description": "every change of this session"},
-    {"name": "status", "description": "what really answers, context, sandbox"},
+    {"name": "status", "description": "which model answers, context, sandbox"},
 ]
 
 

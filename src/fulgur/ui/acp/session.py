@@ -207,7 +207,7 @@ class AcpSession:
     async def _restart(self, attached: Attached) -> None:
         """Resynchronise after events were missed or the host was restarted."""
         self.attached = attached
-        await self.tell(said("\n[events were missed; this is the session as it is now]\n\n"))
+        await self.tell(said("\n[some events were missed; this is the session as it is now]\n\n"))
         await self.replay()
         for asked in attached.waiting:
             if asked.approval_id not in self._questions:

@@ -119,8 +119,8 @@ class Updates:
 
 def _what(event: events.Undone | events.Judged) -> str:
     if isinstance(event, events.Undone):
-        return "as before the turn"
-    return "accepted" if event.accepted else "taken back"
+        return "restored to before the turn"
+    return "accepted" if event.accepted else "rejected"
 
 
 def _usage(event: events.UsageReported) -> Update:

@@ -99,12 +99,12 @@ def prompt_text(blocks: list[dict[str, Any]], images: Images) -> str:
             case "resource":
                 resource = block.get("resource")
                 if not isinstance(resource, dict) or not isinstance(resource.get("text"), str):
-                    raise rpc.RpcError(rpc.INVALID_PARAMS, "only texts can come along with a prompt")
+                    raise rpc.RpcError(rpc.INVALID_PARAMS, "only text resources can be embedded in a prompt")
                 parts.append(f"\n{_path(str(resource.get('uri', '')))}:\n```\n{resource['text']}\n```\n")
             case "image":
                 parts.append(images.named(block))
             case kind:
-                raise rpc.RpcError(rpc.INVALID_PARAMS, f"a prompt cannot hold {kind!r} (see promptCapabilities)")
+                raise rpc.RpcError(rpc.INVALID_PARAMS, f"a prompt cannot contain {kind!r} (see promptCapabilities)")
     text = "".join(parts).strip()
     if not text or len(text) > _MOST_TEXT:
         raise rpc.RpcError(rpc.INVALID_PARAMS, "the prompt is empty" if not text else "the prompt is too long")

@@ -33,10 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         keys.add_argument(f"--{name.replace('_', '-')}", type=_count, default=0, metavar="N", help="limit of a new key")
     usage = commands.add_parser("usage", parents=[shared], help="what each key has used")
     usage.add_argument(
-        "--days", type=at_least_one, default=30, metavar="N", help="so many, today included (default %(default)s)"
+        "--days",
+        type=at_least_one,
+        default=30,
+        metavar="N",
+        help="this many days, today included (default %(default)s)",
     )
     migrate = commands.add_parser(
-        "migrate", parents=[shared], help="the schema of the store: look, or bring up to date"
+        "migrate", parents=[shared], help="show the version of the store's schema, or migrate it"
     )
     migrate.add_argument("action", nargs="?", choices=["status", "up"], default="status")
 
@@ -44,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     number = int(text)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is less than 0, which is no limit")
+        raise argparse.ArgumentTypeError(f"{number}: must be at least 0 (0: no limit)")
     return number
 
 
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = config.load(args.file)
     if args.what == "usage":
-        _show(_usage(settings, args.days), args.json, "Nothing was used.")
+        _show(_usage(settings, args.days), args.json, "No usage yet.")
     elif args.what == "migrate":
         _show(_migrate(settings, up=args.action == "up"), args.json, "")
     elif args.action == "list":
@@ -110,10 +114,10 @@ def _change_key(settings: ServerConfig, args: argparse.Namespace) -> None:
     from fulgur.server import auth
 
     if not args.name:
-        raise UsageError(f"Which key? Say `fulgur admin keys {args.action} NAME`.")
+        raise UsageError(f"Which key? Run `fulgur admin keys {args.action} NAME`.")
     if args.action == "add":
         if any(key.name == args.name for key in settings.keys):
-            raise UsageError(f"The config has a key '{args.name}' already.")
+            raise UsageError(f"The config already has a key '{args.name}'.")
         key, record = auth.new_key(args.name)
         for name in LIMITS:
             setattr(record, name, getattr(args, name))
@@ -134,7 +138,7 @@ def _usage(settings: ServerConfig, days: int) -> list[dict[str, Any]]:
     import msgspec
 
     if not _is_there(settings):
-        raise FulgurError("There is no store yet.", hint="The server makes it when it first starts.")
+        raise FulgurError("There is no store yet.", hint="The server creates it when it first starts.")
     return [msgspec.to_builtins(used) for used in _with_store(settings, lambda store: store.usage(days))]
 
 

@@ -27,13 +27,13 @@ def run(args: argparse.Namespace) -> int:
 
     question = whole_text(" ".join(args.question)).strip()
     if not question:
-        raise UsageError("ask what?", hint='fulgur ask "which file owns the cache?"')
+        raise UsageError("ask needs a name or a question", hint='fulgur ask "which file owns the cache?"')
     workspace = (args.cd or Path.cwd()).resolve()
     index = SymbolIndex(workspace, folders.home())
     index.refresh()
     places = answer(question, index, args.n)
     if not places:
-        raise FulgurError(f"nothing in {workspace} fits {question!r}", hint="Try the name of a function or a class.")
+        raise FulgurError(f"nothing in {workspace} matches {question!r}", hint="Try the name of a function or a class.")
     wide = max(len(f"{place.path}:{place.line}") for place in places)
     for place in places:
         if args.json:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
-    parser.add_argument("session", metavar="ID", nargs="?", help="which one; without it the live one of this folder")
-    parser.add_argument("--list", action="store_true", help="list the sessions of the host and leave")
+    parser.add_argument(
+        "session", metavar="ID", nargs="?", help="the session's ID (default: the live session of this folder)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the sessions of the host and exit")
     parser.add_argument("--new", action="store_true", help="open a new session in the host")
 
 
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if args.list:
         for info in asyncio.run(_sessions(settings, everywhere=True)):
-            state = "asks" if info.waiting else "works" if info.running else "rests"
+            state = "waiting" if info.waiting else "running" if info.running else "idle"
             when = time.strftime("%d %b %H:%M", time.localtime(info.updated))
             out(f"{info.session}  {state}  {when}  {one_row(info.workspace)}  {one_row(info.title[:60])}")
         return 0
@@ -50,7 +52,7 @@ def _newest(settings: Settings, new: bool) -> str | None:
         return None
     found = asyncio.run(_sessions(settings, everywhere=False))
     if not found:
-        raise FulgurError(f"no session of {settings.workspace} is live in the host", hint="`--new` opens one.")
+        raise FulgurError(f"the host has no live session of {settings.workspace}", hint="`--new` opens one.")
     return found[0].session
 
 

@@ -40,7 +40,7 @@ BENCHES: dict[str, tuple[str, str]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the bench's name; the remaining arguments belong to the bench."""
     parser.epilog = listed("benches", {name: text for name, (_, text) in BENCHES.items()})
-    parser.add_argument("name", choices=list(BENCHES), metavar="NAME", help="which bench")
+    parser.add_argument("name", choices=list(BENCHES), metavar="NAME", help="the benchmark to run")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur bench NAME --help` lists them")
 
 
@@ -50,12 +50,12 @@ def run(args: argparse.Namespace) -> int:
     module = importlib.import_module(name)
     parser = Parser(f"fulgur bench {args.name}", description=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the rows")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="plot the rows as SVG")
     module.add_arguments(parser)
     options = parser.parse_whole(args.options)
     need_folders(options.json, options.plot)
     if options.plot is not None and options.plot.suffix != ".svg":
-        raise UsageError(f"{options.plot}: --plot draws SVG", hint="Give a name that ends in .svg.")
+        raise UsageError(f"{options.plot}: --plot writes SVG only", hint="Use a file name that ends in .svg.")
     report = module.run(options)
     report.print()
     if options.json is not None:

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     secret.add_argument("path", type=Path, metavar="FILE")
     up = what.add_parser("up", help="run the fronts and replicas of a config, and start them again when they die")
     up.add_argument("-f", "--file", type=Path, required=True, help="config file")
-    what.add_parser("update", help="replace the replicas that `up` runs, by the config as it is now; answers go on")
-    what.add_parser("down", help="end what `up` runs on this machine; answers under way are finished")
+    what.add_parser("update", help="restart the replicas that `up` runs with the current config; running answers go on")
+    what.add_parser("down", help="stop what `up` runs on this machine, once running answers are finished")
     status = what.add_parser("status", help="whether fronts and replicas answer, and how busy they are")
     _config(status)
     replica = what.add_parser("replica", help="run one engine and listen for fronts")
@@ -34,9 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--model", metavar="NAME", help="a model of the config (default: the only one of the cluster)"
     )
     replica.add_argument("--slot", type=int, default=0, help="its place in the model's list of replicas (default 0)")
-    replica.add_argument("--listen", metavar="ADDRESS", help="host:port or unix:/path (default: as the list says)")
     replica.add_argument(
-        "--drain", type=float, default=60.0, metavar="SECONDS", help="for answers under way, after SIGTERM"
+        "--listen", metavar="ADDRESS", help="host:port or unix:/path (default: its address in the list)"
+    )
+    replica.add_argument(
+        "--drain", type=float, default=60.0, metavar="SECONDS", help="time for running answers to finish after SIGTERM"
     )
 
 
@@ -88,7 +90,7 @@ def _replica(args: argparse.Namespace) -> int:
     elif not model.replicas:
         address = Address(config.cluster.host)  # any port: fronts find it in the live state
     else:
-        raise UsageError(f"models.{name}.replicas has no place {args.slot}", hint="Name one with --listen.")
+        raise UsageError(f"models.{name}.replicas has no slot {args.slot}", hint="Give an address with --listen.")
     log_to_stderr()
     asyncio.run(_serve(config, name, address, args.drain))
     return 0
@@ -98,7 +100,9 @@ def _only_model(config: ServerConfig) -> str:
     names = [name for name, model in config.models.items() if model.backend == "cluster"]
     if len(names) != 1:
         have = ", ".join(names) or "none"
-        raise UsageError(f'Which model? The config\'s with backend "cluster" are: {have}', hint="Say --model NAME.")
+        raise UsageError(
+            f'Which model? The config\'s with backend "cluster" are: {have}', hint="Choose one with --model NAME."
+        )
     return names[0]
 
 
@@ -120,7 +124,7 @@ async def _serve(config: ServerConfig, name: str, address: Address, drain: float
     out(f"A replica of {name} listens on {replica.address} (engine: process {replica.engine.pid})")
     await stop.wait()
     if replica.running:
-        out(f"{replica.running} answers are under way; nothing new is taken")
+        out(f"{replica.running} answers are still running; no new ones are accepted")
     await opened.close(drain)
 
 

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="several lines, up to the text after the cursor (much less often right)"
     )
-    parser.add_argument("--unsure", action="store_true", help="the whole guess, also where the model is not sure")
+    parser.add_argument("--unsure", action="store_true", help="the whole guess, even where the model is not sure")
     add_common(parser, None)
 
 

@@ -22,20 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = actions.add_parser("show", help="every effective key, its value and its source")
     show.add_argument("--all", action="store_true", help="also the keys that are not set, with what they do")
     show.add_argument("--json", action="store_true", help="one JSON object")
-    check = actions.add_parser("check", help="read every layer and say what is wrong with it")
+    check = actions.add_parser("check", help="read every layer and report what is wrong")
     for sub in (show, check):
         add_config_flags(sub)
     trust = actions.add_parser("trust", help="let this project's .fulgur/config.toml take effect")
-    trust.add_argument("--no", action="store_true", help="do not trust it")
+    trust.add_argument("--no", action="store_true", help="stop trusting it")
     trust.add_argument("-C", "--cd", metavar="DIR", type=folder, help="the project's folder")
     approvals = actions.add_parser("approvals", help="commands that may always run in this project")
     approvals.add_argument("--forget", action="store_true", help="ask for them again")
     approvals.add_argument("-C", "--cd", metavar="DIR", type=folder, help="the project's folder")
     imports = actions.add_parser("import", help="take over another tool's config")
     imports.add_argument("tool", choices=["codex"])
-    imports.add_argument(
-        "--force", action="store_true", help="replace a config.toml that is already there (kept as .bak)"
-    )
+    imports.add_argument("--force", action="store_true", help="replace an existing config.toml (kept as .bak)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +71,7 @@ def _check(args: argparse.Namespace) -> int:
     for name in settings.profiles:
         load_settings(settings.workspace, profile=name)
     count = sum(1 for source in settings.sources.values() if source != "default")
-    out(f"config is right: {count} keys set, {len(settings.profiles)} profiles")
+    out(f"the config is valid: {count} keys set, {len(settings.profiles)} profiles")
     _warn(settings.warnings)
     return 0
 
@@ -104,7 +102,7 @@ def _import(args: argparse.Namespace) -> int:
     target = home / "config.toml"
     if target.exists() and not args.force:
         raise FulgurError(
-            f"{target} is already there", hint="--force replaces it and keeps the old one as config.toml.bak"
+            f"{target} already exists", hint="--force replaces it and keeps the old one as config.toml.bak"
         )
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if target.exists():

@@ -71,13 +71,13 @@ def _choose(models: list[dict[str, Any]], others: list[str], wanted: str | None,
     names = [str(model["slug"]) for model in models]
     if wanted in names or (wanted is None and names):
         return wanted or names[0]
-    there = f"There are: {', '.join(names)}." if names else _ADD
+    there = f"Models: {', '.join(names)}." if names else _ADD
     if wanted is None:
         raise FulgurError(
             "The server has no model that chats and calls tools, which Codex needs.", hint=changed or there
         )
     if wanted in others:
-        raise UsageError(f"{wanted} does not chat and call tools, which Codex needs.", hint=changed or there)
+        raise UsageError(f"{wanted} cannot chat and call tools, which Codex needs.", hint=changed or there)
     raise UsageError(f"The server has no model '{wanted}'.", hint=changed or there)
 
 
@@ -93,7 +93,7 @@ async def _catalog(url: str | None, key_env: str | None) -> tuple[dict[str, Any]
     from fulgur.client.local import ensure_server
 
     if url is not None and not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url} is no address of a server.", hint="It looks like http://127.0.0.1:8787/v1")
+        raise UsageError(f"{url} is not the address of a server.", hint="It should look like http://127.0.0.1:8787/v1")
     base_url = (url or await ensure_server()).rstrip("/")
     headers = {}
     if key_env is not None:

@@ -57,5 +57,5 @@ def run(args: argparse.Namespace) -> int:
             if code := main([*command, *model, "-C", folder]):
                 return code
             out()
-    out('Now yours: `fulgur edit FILE:NAME "what to change" --write`, or `fulgur` in a terminal.')
+    out('Now try your own code: `fulgur edit FILE:NAME "what to change" --write`, or `fulgur` in a terminal.')
     return 0

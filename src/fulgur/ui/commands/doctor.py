@@ -115,4 +115,4 @@ def sandbox() -> Iterator[tuple[str, str]]:
         yield "sandbox keeps", "nothing: commands are refused"
         return
     yield "sandbox keeps", f"by {world()}: {'; '.join(kept)}"
-    yield "sandbox does not keep", "; ".join(broken) or "nothing that is promised: all of it holds here"
+    yield "sandbox does not keep", "; ".join(broken) or "nothing: every promise holds here"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="FILE[:SYMBOL|:A-B]", help="the file, and which part of it")
     parser.add_argument("instruction", nargs="?", help="what to change, in a few words")
-    parser.add_argument("--undo", action="store_true", help="take the last written edit back, byte for byte")
+    parser.add_argument("--undo", action="store_true", help="undo the last written edit, byte for byte")
     add_common(parser, "change the file (the diff is shown either way)")
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         from fulgur.workspace.journal import EditJournal
 
         for entry in EditJournal(home()).undo(parse_target(args.target, base).path if args.target else None):
-            out(f"{entry.path} is as it was before the edit.")
+            out(f"{entry.path} is restored to what it was before the edit.")
         return 0
     if not args.target or not args.instruction:
         raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
@@ -108,7 +108,7 @@ def show(proposal: Proposal, answer: Answer | None, write: bool, root: Path | No
     fine = tell_tests(proposal, root)
     write_file(proposal, EditJournal(home()))
     also = f" and {len(proposal.others)} more" if proposal.others else ""
-    note(f"Written to {document.path}{also}; `fulgur edit --undo` takes it back.")
+    note(f"Written to {document.path}{also}; `fulgur edit --undo` undoes it.")
     if pruned := prune_when_due(load_settings()):
         note(str(pruned))
     return 0 if fine else 1

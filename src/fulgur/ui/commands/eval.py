@@ -30,7 +30,7 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the evaluation's name; the remaining arguments belong to the evaluation."""
     parser.epilog = listed("evaluations", {name: text for name, (_, text) in EVALUATIONS.items()})
-    parser.add_argument("name", choices=list(EVALUATIONS), metavar="NAME", help="which evaluation")
+    parser.add_argument("name", choices=list(EVALUATIONS), metavar="NAME", help="the evaluation to run")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur eval NAME --help` lists them")
 
 

@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-schema", metavar="FILE", type=Path, help="JSON schema the last answer must follow")
     parser.add_argument("-o", "--output-last-message", metavar="FILE", type=Path, help="write the last answer to FILE")
     parser.add_argument(
-        "--resume", metavar="SESSION", nargs="?", const="last", help="go on with a session (default: last)"
+        "--resume", metavar="SESSION", nargs="?", const="last", help="continue a session (default: the last one)"
     )
-    parser.add_argument("--fork", metavar="SESSION", help="go on with a copy of a session")
+    parser.add_argument("--fork", metavar="SESSION", help="continue in a copy of a session")
     parser.add_argument("-s", "--sandbox", metavar="MODE", help="the same as -c sandbox_mode=MODE")
     parser.add_argument("--variants", metavar="N", type=int, help="make N solutions and take the best that passes")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="stop after so long, with exit code 1")
-    parser.add_argument("--list", action="store_true", help="list the sessions of this folder and end")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="stop after this long, with exit code 1")
+    parser.add_argument("--list", action="store_true", help="list the sessions of this folder and exit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,17 +54,18 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         return _list(settings)
     if args.variants is not None and args.output_schema:
-        raise UsageError("--variants and --output-schema exclude each other")
+        raise UsageError("--variants and --output-schema cannot be used together")
     if args.resume and args.fork:
-        raise UsageError("--resume and --fork exclude each other")
+        raise UsageError("--resume and --fork cannot be used together")
     if args.timeout is not None and args.timeout <= 0:
-        raise UsageError(f"--timeout {args.timeout:g}: a number of seconds above 0 is wanted")
+        raise UsageError(f"--timeout {args.timeout:g}: must be a number of seconds above 0")
     if args.variants is not None:
         from fulgur.agent.crew.variants import check_count
 
         check_count(args.variants)
     if args.output_last_message is not None and not args.output_last_message.absolute().parent.is_dir():
-        raise UsageError(f"{args.output_last_message}: its folder is not there")  # report it before the work, not after
+        # Report it before the work, not after.
+        raise UsageError(f"{args.output_last_message}: its folder does not exist")
     if args.resume and args.prompt is None:
         _resume_last(args, settings)
     answer_format = _format(args.output_schema)
@@ -108,7 +109,7 @@ def _format(path: Path | None) -> dict[str, Any] | None:
     except ValueError as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise UsageError(f"{path}: a JSON schema is an object")
+        raise UsageError(f"{path}: a JSON schema must be an object")
     return {"type": "json_schema", "name": "output", "schema": schema, "strict": True}
 
 
@@ -155,7 +156,7 @@ async def _work(args: argparse.Namespace, settings: Settings, prompt: str, answe
                             break
     except TimeoutError:
         printer.close_line()
-        note(f"fulgur: stopped after {args.timeout:g} s; `fulgur exec --resume {agent.state.log.id} …` goes on")
+        note(f"fulgur: stopped after {args.timeout:g} s; `fulgur exec --resume {agent.state.log.id} …` continues")
     except asyncio.CancelledError:
         code = 130  # the session file has everything that was said
     finally:
@@ -327,6 +328,6 @@ def _list(settings: Settings) -> int:
         when = strftime("%Y-%m-%d %H:%M", localtime(summary.updated))
         turns = f"{summary.turns:>3} turn{' ' if summary.turns == 1 else 's'}"
         first = " ".join(summary.first_prompt.split())[:60]
-        undo = "" if summary.undo else "  (no undo any more)"
+        undo = "" if summary.undo else "  (can no longer be undone)"
         out(f"{summary.session_id}  {when}  {turns}  {summary.model}  {first}{undo}")
     return 0

@@ -18,7 +18,7 @@ _LOOK_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=0, help="port on loopback (default: a free one)")
     parser.add_argument("--stdio", action="store_true", help="serve one client on stdin and stdout instead")
-    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end after so long without a client")
+    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="exit after this long without a client")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ async def _listen(port: int, idle_minutes: float | None) -> None:
         await listener.start(port)
     except OSError as error:
         raise FulgurError(
-            f"Cannot listen on 127.0.0.1:{port}: {error.strerror}", hint="--port 0 takes a free one."
+            f"Cannot listen on 127.0.0.1:{port}: {error.strerror}", hint="--port 0 picks a free one."
         ) from None
     note = folders.home() / "host.json"
     write_note(note, listener)

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("name", metavar="NAME", help="one of `fulgur models list`")
     quantise = commands.add_parser("quantize", help="write a copy in fewer bits, for the CPU")
     quantise.add_argument("name", metavar="NAME", help="a fetched model, a folder or a GGUF file")
-    quantise.add_argument("--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)")
-    check = commands.add_parser("check", help="compare every byte of the models here with their checksums")
+    quantise.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits per weight (default 4)")
+    check = commands.add_parser("check", help="verify the checksums of the models here, byte by byte")
     check.add_argument("names", metavar="NAME", nargs="*", help="models of `fulgur models list` (default: all)")
 
 
@@ -125,7 +125,7 @@ def _pull(args: argparse.Namespace) -> int:
         folder = pull.fetch(job, bar.show)
     except KeyboardInterrupt:
         bar.end()
-        note("Stopped. The same command goes on from here.")
+        note("Stopped. The same command resumes from here.")
         return 130
     bar.end()
     out(f"✓ every file checked: {folder}")
@@ -150,7 +150,7 @@ def _check(args: argparse.Namespace) -> int:
     models = {f"fulgur-{folder.name.lower()}": folder for folder in _embedded()}
     models |= {model.name: model.weights for model in here.fetched()}
     if unknown := [name for name in args.names if name not in models]:
-        raise UsageError(f"there is no model {unknown[0]!r}", hint=f"Here are: {', '.join(models)}")
+        raise UsageError(f"there is no model {unknown[0]!r}", hint=f"Installed: {', '.join(models)}")
     damaged = 0
     for name in args.names or models:
         try:
@@ -175,7 +175,7 @@ def _quantise(args: argparse.Namespace) -> int:
         name, path, repo, revision = model.name, model.weights, model.repo, model.revision
     folder = here.root() / f"{name}-{args.bits}bit"
     if folder.exists():
-        raise UsageError(f"{folder.name} is already here", hint=f"Remove it first: fulgur models rm {folder.name}")
+        raise UsageError(f"{folder.name} already exists", hint=f"Remove it first: fulgur models rm {folder.name}")
     part = folder.with_name(folder.name + here.PART)
     checksums.check(path, whole=True)
     weights = load(path, bits=args.bits, head_bits=8)

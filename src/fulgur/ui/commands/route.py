@@ -11,7 +11,7 @@ from fulgur.ui.foreign import out, out_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of route."""
-    parser.add_argument("prompt", help="what you would ask")
+    parser.add_argument("prompt", help="the prompt you would send")
     add_config_flags(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", type=Path, help="config file (default: server.toml in Fulgur's home)")
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--host", help="the address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=port, help="port, 0 for a free one (default 8787)")
     parser.add_argument("-m", "--model", metavar="PATH", type=Path, help="serve this folder or GGUF file, by its name")
     parser.add_argument("--device", metavar="NAME", help="where local models run: auto, cpu, cuda or cuda:N")
-    parser.add_argument("--new-key", metavar="NAME", help="make an API key, print it and what to put in the config")
-    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end when nobody has called for so long")
+    parser.add_argument("--new-key", metavar="NAME", help="create an API key; print it and what to put in the config")
+    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="exit after this long without a request")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def _set_device(config: ServerConfig, name: str) -> None:
     here = [model for model in config.models.values() if model.backend == "local"]
     if not here and name not in ("auto", "cpu"):
         raise UsageError(
-            f"--device {name}: no model here could run there, the embedded ones are packed for the CPU",
+            f"--device {name}: no model here can run there; the embedded ones are packed for the CPU",
             hint="Name another with -m FOLDER, or in server.toml.",
         )
     for model in here:
@@ -95,7 +95,7 @@ async def _serve(
     out(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
     out("  Codex:  fulgur connect codex")
     if made_room:
-        out("  the server that a command had started here has made room")
+        out("  stopped the server that a command had started on this port")
     note = home / "server.json"
     if known and auth.is_loopback(config.server.host):
         other = await local.find(home)
@@ -103,7 +103,7 @@ async def _serve(
             read = file or home / "server.toml"
             local.write_ready(note, running.base_url, config=read, by_itself=not by_hand)
         else:
-            out(f"  commands on this machine go on using the server at {other}")
+            out(f"  commands on this machine keep using the server at {other}")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,7 +19,7 @@ _COLUMNS = ("users", "replicas", "KV tokens", "routing", "deaths/h", "hit", "TTF
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--service", default=_H200, metavar="NAME", help="whose service times (default %(default)s)")
-    parser.add_argument("--times", type=Path, metavar="FILE", help="service times of your own, as JSON")
+    parser.add_argument("--times", type=Path, metavar="FILE", help="your own service times, as JSON")
     parser.add_argument(
         "--users", type=_numbers, default=[1000, 2000], metavar="N[,N…]", help="people; 5%% of them are active"
     )
@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", type=Path, metavar="FILE", help="recorded turns, one JSON object a line")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw TTFT p95 of each row")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="plot the TTFT p95 of each row as SVG")
 
 
 def run(args: argparse.Namespace) -> int:
     from fulgur.cluster.simulation.run import simulate
 
     if args.plot is not None and args.plot.suffix != ".svg":
-        raise UsageError(f"{args.plot}: --plot draws SVG", hint="Give a name that ends in .svg.")
+        raise UsageError(f"{args.plot}: --plot writes SVG only", hint="Use a file name that ends in .svg.")
     done = [(setup, simulate(setup)) for setup in setups(args)]
     for line in table(done):
         out(line)
@@ -67,12 +67,12 @@ def setups(args: argparse.Namespace) -> list[Setup]:
     routings = args.routing.split(",")
     for name in routings:
         if name not in ROUTINGS:
-            raise UsageError(f"There is no routing '{name}'", hint=f"There are: {', '.join(ROUTINGS)}")
+            raise UsageError(f"There is no routing '{name}'", hint=f"Choose from: {', '.join(ROUTINGS)}")
     recorded = tuple(map(tuple, sessions.recorded(args.trace).values())) if args.trace else ()
     if args.seconds <= 0 or min(args.users + args.replicas + (args.kv or [1])) < 1:
-        raise UsageError("Users, replicas, KV tokens and seconds must be more than nothing.")
+        raise UsageError("Users, replicas and KV tokens must be at least 1, seconds above 0.")
     if min(args.slots, *args.deaths) < 0:
-        raise UsageError("Slots and deaths cannot be less than none.")
+        raise UsageError("Slots and deaths must not be negative.")
     return [
         Setup(times, users, replicas, routing, kv, args.slots, args.tiers, deaths, args.seconds, args.seed, recorded)
         for users in args.users
@@ -136,4 +136,4 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part.replace("_", "")) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of whole numbers") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers") from None

@@ -21,16 +21,16 @@ MARKS = {"open": "☐", "running": "◐", "done": "✓", "failed": "✗"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|show|plan")
-    run_ = actions.add_parser("run", help="work a list; what is done is ticked off in it")
+    run_ = actions.add_parser("run", help="work through a list; finished tasks are ticked off in it")
     run_.add_argument("file", type=Path, nargs="?", default=Path("TASKS.md"), help="the list (default TASKS.md)")
     run_.add_argument(
-        "-j", "--jobs", type=at_least_one, default=4, metavar="N", help="at most so many at a time (default 4)"
+        "-j", "--jobs", type=at_least_one, default=4, metavar="N", help="run at most this many at a time (default 4)"
     )
     run_.add_argument("--json", action="store_true", help="every event as one line of JSON")
     show = actions.add_parser("show", help="the tasks of a list and what each waits for")
     show.add_argument("file", type=Path, nargs="?", default=Path("TASKS.md"), help="the list (default TASKS.md)")
-    plan = actions.add_parser("plan", help="let a model that may only read make a list, for you to edit")
-    plan.add_argument("wish", help="what is to be done")
+    plan = actions.add_parser("plan", help="let a read-only model write a list, for you to edit")
+    plan.add_argument("wish", help="the goal of the plan")
     plan.add_argument("-o", "--output", type=Path, default=Path("TASKS.md"), metavar="FILE", help="where to write it")
     plan.add_argument("--json", action="store_true", help="every event as one line of JSON")
     for sub in (run_, show, plan):
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        note("fulgur: interrupted; what is done is ticked off, `fulgur tasks run` goes on")
+        note("fulgur: interrupted; finished tasks are ticked off, `fulgur tasks run` continues")
         return 130
 
 
@@ -86,7 +86,7 @@ async def _plan(args: argparse.Namespace, settings: Settings) -> int:
     from fulgur.agent.crew.run_tasks import alone
 
     if not (wish := whole_text(args.wish).strip()):
-        raise UsageError("a plan for what?", hint='fulgur tasks plan "add a cache to the loader"')
+        raise UsageError("tasks plan needs a goal", hint='fulgur tasks plan "add a cache to the loader"')
     path = (settings.workspace / args.output).resolve()
     show = _Printer(args.json).show
     with alone(settings, path) as (files, copies):

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
     parser.set_defaults(prompt="")  # only `fulgur "do this"` has one
     parser.add_argument(
-        "--resume", metavar="ID", nargs="?", const="last", help="go on with a stored session (the last one without ID)"
+        "--resume", metavar="ID", nargs="?", const="last", help="continue a stored session (the last one without ID)"
     )
 
 

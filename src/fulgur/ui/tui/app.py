@@ -116,7 +116,9 @@ class Tui(Surface):
             with suppress(FulgurError, OSError):
                 await self.agent.close()
             if ended := [job.command for job in self.transcript.jobs if job.running]:
-                self.transcript.add("end", blocks.note(f"ended: {', '.join(ended)}", self.screen.width))
+                self.transcript.add(
+                    "end", blocks.note(f"ended these background commands: {', '.join(ended)}", self.screen.width)
+                )
             if session.turns:
                 self.transcript.add("end", blocks.note(f"fulgur --resume {session.session_id}", self.screen.width))
         if code != TERMINAL_GONE:
@@ -168,7 +170,7 @@ class Tui(Surface):
             self.opening = False
             if isinstance(error, FulgurError):
                 self.complain(error.message, error.hint or "")
-                self.say("/model lists what else could answer")
+                self.say("/model lists other models")
             else:
                 self.crashed(error)
             self._give_back_pending()
@@ -259,7 +261,7 @@ class Tui(Surface):
             case events.ApprovalAsked():
                 self.approvals.ask(event)
                 self._arm()
-                self._notify("fulgur asks for something")
+                self._notify("fulgur is waiting for your answer")
             case events.ApprovalSettled():
                 self.approvals.settle(event.approval_id)
                 self._arm()
@@ -331,7 +333,7 @@ class Tui(Surface):
         if not self.draft.text.strip():
             return
         if not self.running:
-            self.tell("nothing runs: Enter sends it")
+            self.tell("nothing is running: Enter sends it")
             return
         self._send("queue", self.draft.send())
 
@@ -349,7 +351,7 @@ class Tui(Surface):
             if await agent.withdraw(text):
                 self.draft.put_back(self.expanded.get(text, text))
             else:
-                self.tell("it has begun already")
+                self.tell("it has already started")
 
         self.in_background(ask())
 
@@ -394,7 +396,7 @@ class Tui(Surface):
         if asked is None or self.agent is None:
             return
         if decision == "always" and not asked.prefix:
-            self.tell("this cannot be remembered: y allows it once")
+            self.tell("this cannot be allowed for good: y allows it once")
             return
         self.agent.approve(asked.approval_id, decision)
 

@@ -39,7 +39,7 @@ async def _agents(tui: Tui, agent: Agent, argument: str) -> None:
     roles = await asyncio.to_thread(find_roles, agent.settings)
     if not roles:
         tui.say(
-            f"no roles; {agent.settings.home}/agents/NAME.md makes one, .fulgur/agents/NAME.md in a trusted project"
+            f"no roles; {agent.settings.home}/agents/NAME.md defines one, .fulgur/agents/NAME.md in a trusted project"
         )
         return
     tui.show(
@@ -53,7 +53,9 @@ async def _agents(tui: Tui, agent: Agent, argument: str) -> None:
 async def _tell(tui: Tui, agent: Agent, argument: str) -> None:
     name, _, text = argument.partition(" ")
     if not text.strip():
-        raise UsageError("/tell NAME TEXT redirects a subagent", hint=f"At work: {', '.join(agent.members) or 'none'}")
+        raise UsageError(
+            "/tell needs a subagent's name and a text", hint=f"Running: {', '.join(agent.members) or 'none'}"
+        )
     agent.tell(name, text.strip())
 
 
@@ -91,25 +93,27 @@ COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
         Command("/model", "choose the model of the next turns, or list them", settings_commands.model, "[NAME]"),
-        Command("/status", "what really answers, context, sandbox, config sources", settings_commands.status),
+        Command("/status", "which model answers, context, sandbox, config sources", settings_commands.status),
         Command("/fast", "ask for the fast service tier", settings_commands.fast, "on|off"),
         Command("/profile", "apply a profile of the config", settings_commands.profile, "[NAME]"),
-        Command("/todo", "the model's plan, and how far it is", session_commands.todo),
-        Command("/jobs", "what runs in the background; look at it, or end it", session_commands.jobs, "[[stop] NAME]"),
+        Command("/todo", "the model's plan and its progress", session_commands.todo),
+        Command(
+            "/jobs", "background commands; show the output of one, or stop it", session_commands.jobs, "[[stop] NAME]"
+        ),
         Command("/diff", "every change of this session", session_commands.show_diff),
-        Command("/undo", "put files back to before the last turn that changed any", session_commands.undo),
-        Command("/resume", "go on with a stored session, or list them", session_commands.resume, "[NUMBER|ID]"),
-        Command("/rewind", "go back to before a turn: files, and what was said", session_commands.rewind, "[TURN]"),
-        Command("/new", "begin another session; this one stays", session_commands.new),
+        Command("/undo", "restore the files to before the last turn that changed any", session_commands.undo),
+        Command("/resume", "continue a stored session, or list them", session_commands.resume, "[NUMBER|ID]"),
+        Command("/rewind", "go back to before a turn: files and conversation", session_commands.rewind, "[TURN]"),
+        Command("/new", "start a new session; this one is kept", session_commands.new),
         Command("/clear", "the same, with an empty screen", session_commands.clear),
-        Command("/fork", "go on in a copy of this session", session_commands.fork),
-        Command("/plan", "a model that only reads makes a task list, for you to edit", _program, "WISH", is_turn=True),
+        Command("/fork", "continue in a copy of this session", session_commands.fork),
+        Command("/plan", "a read-only model writes a task list, for you to edit", _program, "WISH", is_turn=True),
         Command("/tasks", "run a task list (TASKS.md)", _program, "[FILE]", is_turn=True),
         Command("/variants", "several solutions, checked and ranked", _program, "[N] TASK", is_turn=True),
         Command("/take", "take one of the variants", _program, "NUMBER", is_turn=True),
         Command("/agents", "the roles of subagents", _agents),
-        Command("/tell", "redirect one subagent at work, or all", _tell, "NAME|all TEXT"),
-        Command("/compact", "replace old items by a summary now", session_commands.compact),
+        Command("/tell", "redirect one running subagent, or all", _tell, "NAME|all TEXT"),
+        Command("/compact", "replace old messages with a summary now", session_commands.compact),
         Command(
             "/review",
             "look for bugs in the working tree, a commit or a branch",
@@ -120,17 +124,17 @@ COMMANDS: dict[str, Command] = {
         Command("/init", "write an AGENTS.md for this project", _init, is_turn=True),
         Command(
             "/permissions",
-            "sandbox, approvals and what is remembered; or change one",
+            "sandbox, approvals and what is always allowed; or change one",
             settings_commands.permissions,
             "[MODE]",
         ),
-        Command("/hooks", "what runs when something happens", settings_commands.hooks),
-        Command("/skills", "what the model can read up on", settings_commands.skills),
+        Command("/hooks", "commands that run on events", settings_commands.hooks),
+        Command("/skills", "instructions that the model can read when needed", settings_commands.skills),
         Command("/mcp", "MCP servers and their tools", settings_commands.mcp),
         Command("/export", "write the session as Markdown", session_commands.export, "[FILE]"),
-        Command("/copy", "put the last answer into the clipboard", session_commands.copy_answer),
+        Command("/copy", "copy the last answer to the clipboard", session_commands.copy_answer),
         Command("/help", "commands and keys", _help),
-        Command("/quit", "leave; the session stays on disk", _quit),
+        Command("/quit", "quit; the session stays on disk", _quit),
     )
 }
 
@@ -143,17 +147,17 @@ _WITHOUT_AGENT: dict[str, Callable[[Tui, str], Awaitable[None]]] = {
 _KEYS = [
     ("Enter", "send; while it answers: redirect it at once"),
     ("Tab", "complete; while it answers: queue for after it"),
-    ("Esc", "stop, and keep what was said"),
+    ("Esc", "stop; the answer so far is kept"),
     ("Ctrl-J, Alt-Enter, \\ Enter", "new line"),
-    ("Up, Down", "history; Up with nothing typed takes back what is queued"),
+    ("Up, Down", "history; Up with nothing typed takes back a queued prompt"),
     ("Ctrl-R", "search the history"),
     ("Ctrl-G", "write in your editor ($VISUAL, $EDITOR)"),
-    ("!command", "run a command yourself; the model sees what it says"),
+    ("!command", "run a command yourself; the model sees its output"),
     ("@", "name a file"),
-    ("Ctrl-C", "stop; twice: leave"),
-    ("Ctrl-D", "leave"),
+    ("Ctrl-C", "stop; twice: quit"),
+    ("Ctrl-D", "quit"),
     ("Ctrl-T", 'with model = "auto": give the turn, or the next one, to the other model'),
-    ("Ctrl-L", "draw the screen again"),
+    ("Ctrl-L", "redraw the screen"),
 ]
 
 

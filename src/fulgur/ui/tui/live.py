@@ -305,7 +305,7 @@ class LiveArea:
         if tui.takes_back:
             keys.append("Up unqueues")
         if tui.outbox.pending and tui.transcript.tools:
-            keys = ["your words go in when the command ends", "Esc stops it"]
+            keys = ["your message is sent when the command ends", "Esc stops it"]
         line = shorten(f"{doing} {took}", tui.screen.width - 3)
         for key in keys:  # as many as fit
             if cells(line) + cells(key) + 3 <= tui.screen.width - 3:

@@ -42,8 +42,8 @@ async def jobs(tui: Tui, agent: Agent, argument: str) -> None:
     known = {job.name: job for job in tui.transcript.jobs}
     if not words:
         tui.show([paint([("", f"  {described_job(job)}")]) for job in known.values()])
-        told = "/jobs NAME shows what one said, /jobs stop NAME ends it"
-        tui.say(told if known else "nothing runs in the background")
+        told = "/jobs NAME shows its output, /jobs stop NAME stops it"
+        tui.say(told if known else "nothing is running in the background")
         return
     if words[0] == "stop" and len(words) == 2:
         names = [job.name for job in known.values() if job.running] if words[1] == "all" else [words[1]]
@@ -55,7 +55,7 @@ async def jobs(tui: Tui, agent: Agent, argument: str) -> None:
     said = (await agent.job(words[0])).rstrip("\n").split("\n")
     left = len(said) - _JOB_ROWS
     if left > 0:
-        tui.say(f"{left} lines before these")
+        tui.say(f"{left} earlier lines")
     tui.show([paint([("dim", "  │ "), ("", line)]) for line in said[-_JOB_ROWS:]])
 
 
@@ -70,7 +70,7 @@ async def resume(tui: Tui, agent: Agent, argument: str) -> None:
             tui.say("no stored session of this folder")
             return
         tui.show([paint([("accent", f"{n:4} "), ("", described(s))]) for n, s in enumerate(sessions[:20], 1)])
-        tui.say("/resume NUMBER or /resume ID goes on with one")
+        tui.say("/resume NUMBER or /resume ID continues one")
         return
     if argument.isdigit() and 1 <= int(argument) <= len(sessions):
         argument = sessions[int(argument) - 1].session_id
@@ -80,7 +80,7 @@ async def resume(tui: Tui, agent: Agent, argument: str) -> None:
 def described(session: SessionSummary) -> str:
     when = time.strftime("%d %b %H:%M", time.localtime(session.updated))
     prompt = " ".join(session.first_prompt.split())[:48]
-    undo = "" if session.undo else "  (no undo any more)"
+    undo = "" if session.undo else "  (can no longer be undone)"
     turns = "turn " if session.turns == 1 else "turns"
     return f"{when}  {session.turns:3} {turns}  {prompt}  {session.session_id}{undo}"
 
@@ -101,13 +101,13 @@ async def rewind(tui: Tui, agent: Agent, argument: str) -> None:
     turns = [entry for entry in agent.transcript() if entry.kind == "user"]
     if not argument:
         if not turns:
-            tui.say("nothing was said yet")
+            tui.say("this session has no turns yet")
             return
         tui.show([paint([("accent", f"{t.turn:4} "), ("", " ".join(t.text.split())[:90])]) for t in turns[-20:]])
-        tui.say("/rewind TURN goes back to before it: files, and what was said")
+        tui.say("/rewind TURN goes back to before it: files and conversation")
         return
     if not argument.isdigit():
-        raise UsageError(f"/rewind {argument}?", hint="The number of a turn; /rewind lists them.")
+        raise UsageError(f"/rewind {argument}?", hint="Give the number of a turn; /rewind lists them.")
     before = agent.status().session_id
     tui.replays = False
     try:
@@ -142,7 +142,7 @@ async def export(tui: Tui, agent: Agent, argument: str) -> None:
     if not path.is_absolute():
         path = agent.workspace / path
     if path.exists() and argument:
-        raise UsageError(f"{path} is there already", hint="Name another file.")
+        raise UsageError(f"{path} already exists", hint="Name another file.")
     text = to_markdown(agent.transcript(), f"fulgur {status.session_id}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ async def export(tui: Tui, agent: Agent, argument: str) -> None:
 async def copy_answer(tui: Tui, agent: Agent, argument: str) -> None:
     answers = [entry.text for entry in agent.transcript() if entry.kind == "assistant" and entry.text.strip()]
     if not answers:
-        tui.say("nothing was answered yet")
+        tui.say("there is no answer yet")
         return
     tui.screen.copy(answers[-1].strip("\n"))
-    tui.say("the last answer is in the clipboard, if this terminal takes it from programs (OSC 52)")
+    tui.say("copied the last answer to the clipboard, if this terminal lets programs do that (OSC 52)")

@@ -74,7 +74,7 @@ def about(offer: ModelOffer) -> str:
 
 async def status(tui: Tui, agent: Agent, argument: str) -> None:
     status = agent.status()
-    answers = status.answering_model or f"{status.model} (asked for; nothing answered yet)"
+    answers = status.answering_model or f"{status.model} (asked for; no answer yet)"
     context = f"{status.context_used:,} of {status.context_limit:,} tokens" if status.context_limit else "not known yet"
     pairs = [
         ("model", answers),
@@ -152,7 +152,7 @@ async def hooks(tui: Tui, agent: Agent, argument: str) -> None:
 async def skills(tui: Tui, agent: Agent, argument: str) -> None:
     found, wrong = await asyncio.to_thread(find_skills, agent.settings)
     if not found and not wrong:
-        tui.say(f"no skills; {agent.settings.home / 'skills'}/NAME/SKILL.md makes one")
+        tui.say(f"no skills; {agent.settings.home / 'skills'}/NAME/SKILL.md defines one")
         _say_untrusted(tui, agent)
         return
     tui.show(table([(skill.name, f"{skill.description}  ({skill.folder})") for skill in found], tui.screen.width))
@@ -163,7 +163,7 @@ async def skills(tui: Tui, agent: Agent, argument: str) -> None:
 
 def _say_untrusted(tui: Tui, agent: Agent) -> None:
     if not agent.settings.trusted:
-        tui.say("what this project brings itself is left out: it is not trusted (`fulgur config trust` trusts it)")
+        tui.say("the project's own hooks and skills are ignored: it is not trusted (`fulgur config trust` trusts it)")
 
 
 async def mcp(tui: Tui, agent: Agent, argument: str) -> None:

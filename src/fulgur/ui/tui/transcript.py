@@ -140,7 +140,7 @@ class Transcript:
                     self.way = event.reason
                     self.add("way", blocks.note(event.reason, self.width))
             case events.ImagesSent():
-                self.add("way", blocks.note(f"sent with it: {', '.join(event.names)}", self.width))
+                self.add("way", blocks.note(f"sent with the prompt: {', '.join(event.names)}", self.width))
             case events.Routed():
                 self._show_unapplied()
                 text = f"{event.side}: {event.model}, {event.why}"
@@ -213,7 +213,7 @@ class Transcript:
             case events.TurnStopped():
                 self._end()
                 self._show_unapplied()
-                self.add("end", blocks.note("stopped; what was said is kept", self.width, mark="■", meaning="warn"))
+                self.add("end", blocks.note("stopped; the answer so far is kept", self.width, mark="■", meaning="warn"))
             case events.TurnFailed():
                 self._end()
                 self._show_unapplied()
@@ -235,7 +235,7 @@ class Transcript:
         for job in jobs:
             if job.name in ran and not job.running:
                 how = "was ended" if job.exit_code is None else f"ended with exit code {job.exit_code}"
-                text = f"{job.name} {how}: {job.command} (/jobs {job.name} shows what it said)"
+                text = f"{job.name} {how}: {job.command} (/jobs {job.name} shows its output)"
                 self.add("job", blocks.note(text, self.width))
 
     def _planned(self, steps: tuple[events.PlanStep, ...]) -> None:
