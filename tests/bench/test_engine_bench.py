@@ -64,7 +64,7 @@ def test_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     [
         (["--models", "7B"], "'7B' is not one of 30M"),
         (["--bits", "3"], "'3' is not one of 4, 8"),
-        (["--models", ","], "choose of"),
+        (["--models", ","], "choose from"),
     ],
 )
 def test_wrong_choices(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_files_are_checked_before_the_measurement(tmp_path: Path, capsys: pytest
     assert main(["bench", "engine", "--json", str(tmp_path / "no" / "rows.json")]) == 2
     assert main(["bench", "engine", "--plot", str(tmp_path / "rows.png")]) == 2
     err = capsys.readouterr().err
-    assert "its folder is not there" in err and "--plot draws SVG" in err
+    assert "its folder does not exist" in err and "--plot writes SVG" in err
 
 
 def test_a_long_model_gets_fewer_rounds_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

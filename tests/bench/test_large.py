@@ -69,7 +69,7 @@ def test_a_model_larger_than_the_memory_is_left_out_and_said(tmp_path: Path, mon
     config = LARGE["30B-A3B"]
     measure("30B-A3B", config, 8, Files(tmp_path, keep=True), begin, report, repeat=1, turns=1, peer=True)
     assert not report.rows and not list(tmp_path.iterdir())
-    assert report.notes == ["30B-A3B.int8: not measured, 29.6 GiB of weights in 23.5 of memory"]
+    assert report.notes == ["30B-A3B.int8: not measured, 29.6 GiB of weights do not fit into 23.5 GiB of memory"]
 
 
 def test_disk_space_for_both_files_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,8 @@ def test_wrong_use_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     broken = tmp_path / "rows.json"
     broken.write_text("[]")
     for options, said in (
-        (["--json", "/no/such/folder/rows.json"], "its folder is not there"),
-        (["--answers", "/no/such/folder/answers.jsonl"], "its folder is not there"),
+        (["--json", "/no/such/folder/rows.json"], "its folder does not exist"),
+        (["--answers", "/no/such/folder/answers.jsonl"], "its folder does not exist"),
         (["--json", str(broken), "--only", "edits"], "not the rows of an evaluation"),
     ):
         assert main(["eval", "model", *options]) == 2

@@ -92,7 +92,7 @@ async def _measure(browser: str, seconds: float) -> Report:
                 written = await page.evaluate(_SHOWN) - written
                 streams = await page.evaluate("document.querySelectorAll('.state.works').length")
             if streams != 2:
-                raise FulgurError("the answers ended before the frames were counted", hint="Ask for fewer --seconds.")
+                raise FulgurError("the answers ended before the frames were counted", hint="Choose fewer --seconds.")
             for name in names:
                 await client.tell("turn.stop", session=name)
         finally:
@@ -175,7 +175,7 @@ class _Page:
                 if await self.evaluate(expression):
                     return
             await asyncio.sleep(0.05)
-        raise FulgurError(f"the page did not get there: {expression}")
+        raise FulgurError(f"the page did not reach this state: {expression}")
 
 
 @asynccontextmanager

@@ -71,13 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--models", default=",".join(SHAPES), metavar="A,B", help=f"some of {', '.join((*SHAPES, *LARGE, 'hybrid'))}"
     )
     parser.add_argument("--bits", default="4,8", metavar="A,B", help="4, 8 or both")
-    parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it works, not to quote")
+    parser.add_argument(
+        "--quick", action="store_true", help="two short rounds, to check that it works; not to be quoted"
+    )
     parser.add_argument("--no-peer", action="store_true", help="without llama.cpp")
     parser.add_argument(
         "--files",
         type=Path,
         metavar="FOLDER",
-        help=f"keep the weights of {', '.join(LARGE)} there for the next run (by default in a temporary folder)",
+        help=f"keep the weights of {', '.join(LARGE)} here for the next run (by default in a temporary folder)",
     )
 
 
@@ -154,7 +156,7 @@ def _measure(
     begin(f"{label}: random weights")
     with Comparison(model, bits, folder, tokenizer) as comparison:
         if peer:
-            begin(f"{label}: which settings suit llama.cpp")
+            begin(f"{label}: finding llama.cpp's fastest settings")
             comparison.add_peer()
         rounds = _rounds(comparison, effort, lambda i: begin(f"{label}: round {i}"))
         _add_rows(report, comparison)
@@ -164,7 +166,7 @@ def _measure(
         try:
             memory = measure_memory(comparison.folder, _KV_LARGE if comparison.large else None)
         except FulgurError as error:  # keep what was measured before
-            report.notes.append(f"{label}: no figures of memory: {error}")
+            report.notes.append(f"{label}: memory not measured: {error}")
         else:
             _add(report, f"engine.memory.ratio.{model}.int{bits}", memory.ratio, "x")
             _add(report, f"engine.memory.beyond_mb.{model}.int{bits}", memory.beyond / 1e6, "MB")
@@ -240,5 +242,5 @@ def _choose(text: str, known: list[str], option: str) -> list[str]:
         if part not in known:
             raise UsageError(f"{option}: {part!r} is not one of {', '.join(known)}")
     if not chosen:
-        raise UsageError(f"{option}: choose of {', '.join(known)}")
+        raise UsageError(f"{option}: choose from {', '.join(known)}")
     return chosen

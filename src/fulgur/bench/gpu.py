@@ -99,7 +99,7 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
     except ValueError:
         found = [0]
     if min(found, default=least) < least:
-        raise UsageError(f"{option} {text}: numbers of tokens, from {least}, with commas between them")
+        raise UsageError(f"{option} {text}: must be numbers of tokens, at least {least}, separated by commas")
     return found
 
 

@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--drivers", default=",".join(DRIVERS), metavar="A,B")
     parser.add_argument("--peer", action="store_true", help="time transformers too")
     parser.add_argument("--phases", action="store_true", help="say where a step of the persistent driver goes")
-    parser.add_argument("--contexts", default="", metavar="N,M", help="time decoding after so many tokens, too")
+    parser.add_argument("--contexts", default="", metavar="N,M", help="also time decoding after this many tokens")
     parser.add_argument("--seconds", type=float, default=400, help="start no further row after this time")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -202,7 +202,7 @@ def main() -> int:
     except ValueError:
         contexts = [0]
     if min(contexts, default=1) < 1:
-        parser.error(f"--contexts {options.contexts}: numbers of tokens, from 1, with commas between them")
+        parser.error(f"--contexts {options.contexts}: must be numbers of tokens, at least 1, separated by commas")
     options.contexts = contexts
     try:
         gpu = probe()

@@ -161,7 +161,7 @@ def measure(runtime: FamilyRuntime, name: str, bandwidth: float, report: Report,
         drafted, rate = asker.answered(forced, given, steps)
         if drafted != text:
             wrong = next((i for i, pair in enumerate(zip(drafted, text, strict=False)) if pair[0] != pair[1]), -1)
-            raise FulgurError(f"{name}: with drafts token {wrong} of the text is another one")
+            raise FulgurError(f"{name}: with drafts, token {wrong} of the text differs")
         bar = BARS.get(f"{name}.{short}") if short == "mtp" else None if plain is None else PLAIN_SHARE * plain
         report.add(f"gpu.decode.tok_s.{name}.{short}", rate, "tok/s", bar=bar)
 
@@ -286,8 +286,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fulgur.bench.gpu_families", description=__doc__)
     parser.add_argument("--models", default=",".join(FAMILY_SHAPES), metavar="A,B")
     parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--seconds", type=float, default=330, help="start no further model after this time")
-    parser.add_argument("--phases", action="store_true", help="where a step goes, and nothing else")
+    parser.add_argument("--seconds", type=float, default=330, help="start no more models after this time")
+    parser.add_argument("--phases", action="store_true", help="only report where the time of a step goes")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     names, parts = options.models.split(","), options.parts.split(",")

@@ -87,15 +87,17 @@ def measure(
     large = _Large(f"{model}.int{bits}", config, bits, files)
     size = random_bytes(config, bits)
     if 0 < memory_gb() < size / 2**30:  # 0: unknown
-        report.notes.append(f"{large.name}: not measured, {size / 2**30:.1f} GiB of weights in {memory_gb()} of memory")
-        begin(f"{large.name}: left out, memory cannot hold it", 2 * turns if peer else 0)
+        report.notes.append(
+            f"{large.name}: not measured, {size / 2**30:.1f} GiB of weights do not fit into {memory_gb()} GiB of memory"
+        )
+        begin(f"{large.name}: skipped, too large for memory", 2 * turns if peer else 0)
         return
     files.folder.mkdir(parents=True, exist_ok=True)
     check_free(files.folder, large.missing_bytes(size, peer))
     try:
         choice = None
         if peer:
-            begin(f"{large.name}: which settings suit llama.cpp")
+            begin(f"{large.name}: finding llama.cpp's fastest settings")
             choice = large.choose()
             report.notes += choice.notes(large.name)
         for turn in range(1, 1 + (turns if choice is not None and choice.best else 1)):

@@ -40,16 +40,16 @@ def measure_long(folder: Path, name: str, rounds: int, report: Report) -> None:
     samples = {dtype: _Samples() for dtype in runtimes}
     for number in range(rounds + 1):
         for dtype, runtime in runtimes.items():
-            seconds, behind = _step(runtime, SHORT), _step(runtime, LONG)
+            short, long = _step(runtime, SHORT), _step(runtime, LONG)
             size = (LONG - SHORT) * kv_bytes_per_token(config, KV_DTYPES[dtype])
             bandwidth = _native.read_bandwidth(size, runtime.threads, 0.02) * 1e9
-            if number and behind > seconds:  # the first round reads cold pages
-                samples[dtype].long.append(behind)
-                samples[dtype].share.append(size / (behind - seconds) / bandwidth)
+            if number and long > short:  # the first round reads cold pages
+                samples[dtype].long.append(long)
+                samples[dtype].share.append(size / (long - short) / bandwidth)
     for dtype, found in samples.items():
         runtimes[dtype].close()
         if not found.long:
-            report.notes.append(f"{name}: no figures behind {LONG} tokens in {dtype}: the machine was too busy")
+            report.notes.append(f"{name}: nothing measured at {LONG} tokens in {dtype}: the machine was too busy")
             continue
         report.add(f"engine.long.tok_s.{name}.{dtype}", 1 / median(found.long), "tok/s")
         report.add(f"engine.long.attention_share.{name}.{dtype}", median(found.share), "of 1", bar=SHARE_BAR)

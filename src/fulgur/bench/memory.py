@@ -50,4 +50,4 @@ def _resident(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("the system does not say how much memory a process holds")
+    raise RuntimeError("this system does not report a process's memory")

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     """Measure both; report medians and the 95th percentile."""
     if args.starts < 1 or args.keys < 2 or args.rate < 1:
-        raise UsageError("one start, two keys and a rate above 0 are the least")
+        raise UsageError("at least one start, two keys and a rate above 0 are needed")
     report = Report("terminal UI")
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("bench tui", 3) as begin:
         home, work = Path(folder) / "home", Path(folder) / "work"

@@ -32,7 +32,9 @@ _ROUNDS, _QUICK_ROUNDS = 9, 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this bench."""
-    parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it works, not to quote")
+    parser.add_argument(
+        "--quick", action="store_true", help="two short rounds, to check that it works; not to be quoted"
+    )
     parser.add_argument("--model", choices=list(BARS), action="append", help="only this one (may be given twice)")
 
 
