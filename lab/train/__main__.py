@@ -9,25 +9,25 @@ import sys
 from fulgur.errors import FulgurError
 
 STAGES = {
-    "gather": "source packages of the list to one archive",
-    "registry": "packages of the registry to a round of documents",
-    "shards": "a round to archives of a size that travels",
-    "corpus": "installed packages and the archive to the corpus",
+    "gather": "pack the listed source packages into one archive",
+    "registry": "download registry packages as a round of documents",
+    "shards": "split a round into archives small enough to transfer",
+    "corpus": "build the corpus from installed packages and the archive",
     "tokenizer": "train the tokenizer",
-    "data": "documents and edits to rows of tokens",
+    "data": "turn documents and edits into rows of tokens",
     "pretrain": "pretrain on code with fill-in-the-middle",
     "anneal": "anneal on edits, quantisation-aware",
     "hybrid": "train a hybrid with a drafting head",
-    "acceptance": "how often a hybrid's drafting head guesses right",
-    "drafting": "what that head is worth on a CPU or GPU",
+    "acceptance": "measure how often a hybrid's drafting head is right",
+    "drafting": "measure the speed-up from that head on a CPU or GPU",
     "distil": "distil the small model from the large one",
-    "quantise": "measure what rounding costs",
-    "versus": "the model a run began with beside the one it made",
-    "export": "pieces to carry, and the packed folder",
-    "plot": "the losses of a run as SVG",
-    "run": "all of the above on one GPU machine, unattended",
+    "quantise": "measure what rounding the weights costs",
+    "versus": "compare a run's starting model with its result",
+    "export": "export weights: in pieces to transfer, or as a packed folder",
+    "plot": "plot the losses of a run as SVG",
+    "run": "run all of the above on one GPU machine, unattended",
     "tasks": "freeze the tasks of `fulgur eval model`",
-    "compare": "the model before and after quantisation on these tasks",
+    "compare": "compare the model before and after quantisation on these tasks",
 }
 
 

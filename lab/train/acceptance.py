@@ -89,7 +89,9 @@ def measure(run: Path, device: torch.device) -> dict[str, list[float]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab.train acceptance", description="Shares of right guesses.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train acceptance", description="Measure how often the drafting head is right."
+    )
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

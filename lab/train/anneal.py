@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     add_arguments(parser)
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
     parser.add_argument("--shape", default="60M")
-    parser.add_argument("--start", default="pretrain", help="the stage to go on from")
+    parser.add_argument("--start", default="pretrain", help="the stage to continue from")
     parser.add_argument("--edit-share", type=float, default=EDIT_SHARE, help="share of rows that are edits")
     stage(parser.parse_args(argv)).train()
     return 0

@@ -53,8 +53,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention over [batch, heads, tokens, head_dim]; k and v have fewer heads."""
     if _chosen.grouped:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    share = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

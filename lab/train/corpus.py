@@ -195,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shards", type=int, default=112)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    parser.add_argument("--no-installed", action="store_true", help="take the archive alone")
+    parser.add_argument("--no-installed", action="store_true", help="use the archive only")
     parser.add_argument("--part", type=int, default=0, help="which part of the corpus this archive is")
     parser.add_argument("--parts", type=int, default=1)
     args = parser.parse_args(argv)

@@ -145,15 +145,15 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> 
     if padding:  # padding tokens after the end, which nothing reads
         q, k, v = (functional.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
         decay, beta = (functional.pad(x, (0, padding)) for x in (decay, beta))
-    share = heads // k.shape[1]
+    group = heads // k.shape[1]
     q, k, v, decay, beta = (x.unflatten(2, (-1, CHUNK)) for x in (q, k, v, decay, beta))
     total = decay.cumsum(-1)
     below = torch.ones((CHUNK, CHUNK), dtype=torch.bool, device=v.device).tril()
     # Mask before the exponential, which could overflow above the diagonal.
     ratio = (total[..., :, None] - total[..., None, :]).masked_fill(~below, float("-inf")).exp()
-    alike = (k @ k.mT).repeat_interleave(share, 1)
-    seen = (q @ k.mT).repeat_interleave(share, 1)
-    q, k = q.repeat_interleave(share, 1), k.repeat_interleave(share, 1)
+    alike = (k @ k.mT).repeat_interleave(group, 1)
+    seen = (q @ k.mT).repeat_interleave(group, 1)
+    q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
     system = (beta[..., None] * alike.float() * ratio).tril(-1)
     inverse = unit_inverse(system.flatten(0, 2).contiguous()).unflatten(0, system.shape[:3])
     made = (inverse * beta[..., None, :]) @ v

@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--teacher", default="anneal", help="the stage whose model teaches")
     parser.add_argument("--edit-share", type=float, default=EDIT_SHARE)
     parser.add_argument("--warmup", type=int, default=30)
-    parser.add_argument("--init", type=Path, help="go on from this packed folder instead of a part of the teacher")
+    parser.add_argument("--init", type=Path, help="continue from this packed folder instead of a part of the teacher")
     stage(parser.parse_args(argv)).train()
     return 0
 

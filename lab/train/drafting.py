@@ -233,12 +233,14 @@ def measure(opened: Opener, tokenizer: Tokenizer, tasks: Tasks, count: int) -> I
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab.train drafting", description="What a drafting head is worth.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train drafting", description="Measure the speed-up from a drafting head."
+    )
     parser.add_argument("model", type=Path, help="a folder that `export pack` wrote, or `export float` for a GPU")
-    parser.add_argument("--tasks", type=int, default=60, help="prompts of a kind")
+    parser.add_argument("--tasks", type=int, default=60, help="prompts of each kind")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, help="of the CPU")
-    parser.add_argument("--bits", type=int, choices=(4, 8, 16), help="of the GPU's weights (default: as stored)")
+    parser.add_argument("--threads", type=int, help="CPU threads")
+    parser.add_argument("--bits", type=int, choices=(4, 8, 16), help="bits of the GPU's weights (default: as stored)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:

@@ -81,8 +81,10 @@ def main(argv: list[str] | None = None) -> int:
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
     parser.add_argument("--shape", default="hybrid")
     parser.add_argument("--warmup", type=int, default=WARMUP)
-    parser.add_argument("--stable", type=float, default=STABLE, help="share of the time before the rate falls")
-    parser.add_argument("--init", type=Path, help="go on from a folder of bf16 pieces")
+    parser.add_argument(
+        "--stable", type=float, default=STABLE, help="fraction of the time before the learning rate decays"
+    )
+    parser.add_argument("--init", type=Path, help="continue from a folder of bf16 pieces")
     args = parser.parse_args(argv)
     if args.init is not None and not list(args.init.glob("*-bf16.json")):
         raise FulgurError(f"{args.init}: no bf16 pieces", hint="`python -m lab.train export pieces` writes them.")

@@ -132,12 +132,12 @@ class FullLayer(Part):
             )
         )
         q, gate = both.chunk(2, -1)
-        q = self._turned(self.norm(q, self.q_norm), cos, sin).to(v.dtype)
-        return q, self._turned(self.norm(k, self.k_norm), cos, sin).to(v.dtype), v, gate
+        q = self._rotate(self.norm(q, self.q_norm), cos, sin).to(v.dtype)
+        return q, self._rotate(self.norm(k, self.k_norm), cos, sin).to(v.dtype), v, gate
 
-    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        turned = self.config.rotated
-        return torch.cat((rotate(x[..., :turned], cos, sin), x[..., turned:]), -1)
+    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rotated = self.config.rotated
+        return torch.cat((rotate(x[..., :rotated], cos, sin), x[..., rotated:]), -1)
 
     def finish(self, x: Tensor, attended: Tensor, gate: Tensor, strength: Tensor) -> Tensor:
         gated = (attended * gate.sigmoid()).transpose(1, 2).flatten(2)
@@ -172,8 +172,8 @@ class Draft(nn.Module):
 
 def attend_recycled(q: Tensor, steps: list[KeysValues]) -> Tensor:
     """Attention of the n-th guess, n > 1: to the true slots 1 to t - n + 1, and to the slots that its draft filled."""
-    share, n, tokens = q.shape[1] // steps[0][0].shape[1], len(steps), q.shape[2]
-    wide = [(k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)) for k, v in steps]
+    group, n, tokens = q.shape[1] // steps[0][0].shape[1], len(steps), q.shape[2]
+    wide = [(k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)) for k, v in steps]
     q = q * q.shape[-1] ** -0.5
     at = torch.arange(tokens, device=q.device)
     true = (at[None, :] >= 1) & (at[None, :] <= at[:, None] - n + 1)
@@ -218,10 +218,10 @@ class Hybrid(Model):
             embedded = embedded.bfloat16()
         x = embedded
         for layer in self.layers:
-            x = layer(x, *self.turns(tokens), self.strength)
+            x = layer(x, *self.angles(tokens), self.strength)
         return embedded, rms_norm(x, 1 + self.final_norm, self.config.norm_eps).to(embedded.dtype)
 
-    def turns(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         return self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
 
     def rounded_embedding(self) -> Tensor:
@@ -238,7 +238,7 @@ class Hybrid(Model):
         earlier: list[KeysValues] = []
         for _ in range(GUESSES):
             before = functional.pad((found[-1] if found else hidden)[:, :-1], (0, 0, 1, 0))
-            made, slots = self.draft(embedded, before, earlier, *self.turns(embedded), self.strength)
+            made, slots = self.draft(embedded, before, earlier, *self.angles(embedded), self.strength)
             found.append(made.to(embedded.dtype))
             earlier = [*earlier, slots]
         return found

@@ -20,7 +20,7 @@ class HybridPipeline(Pipeline):
         rows.result()
         self.scheduler.stopping = interrupted
         if interrupted:
-            self.scheduler.say("stopped; the same command goes on from here")
+            self.scheduler.say("stopped; the same command resumes from here")
             return False
         pieces = python("export", "pieces", "--run", self.folder, "--stage", "hybrid", "--precision", "bf16")
         exported = self.scheduler.attempt("export", [*pieces, "--out", "out"])

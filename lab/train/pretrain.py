@@ -70,7 +70,7 @@ def packed_weights(folder: Path, model: Model) -> dict[str, Tensor]:
     packed = load(folder)
     layers, wanted = packed.config.n_layers, model.config.n_layers
     if layers > wanted or packed.config.parameters != replace(model.config, n_layers=layers).parameters:
-        raise FulgurError(f"{folder} has another shape than the model to train")
+        raise FulgurError(f"{folder} does not have the shape of the model to train")
     found: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
     for name, plan in matrix_plans(packed.config).items():
         values = dequantise(unpack(packed.matrices[name]))
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--warmup", type=int, default=WARMUP)
     parser.add_argument("--fim-share", type=float, default=0.0, help="share of rows with many completions")
     parser.add_argument("--edit-share", type=float, default=0.0, help="share of rows that are edits")
-    parser.add_argument("--init", type=Path, help="go on from this packed folder; it may have fewer layers")
+    parser.add_argument("--init", type=Path, help="continue from this packed folder; it may have fewer layers")
     stage(parser.parse_args(argv)).train()
     return 0
 

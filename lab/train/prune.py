@@ -45,7 +45,7 @@ def prune(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor
     """Return weights for `target`, taken from `model`; `tokens` are a few rows to measure activity on."""
     source = model.config
     if source.n_kv_heads != target.n_kv_heads or source.head_dim != target.head_dim:
-        raise FulgurError("pruning keeps key/value heads and head size; the shapes differ in one of them")
+        raise FulgurError("pruning keeps the key/value heads and the head size; both shapes must have the same")
     layers = model.layers
     if target.n_layers < source.n_layers:
         model.layers = best_layers(model, target.n_layers, tokens[:4])
@@ -74,13 +74,13 @@ def _cut(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]
     source = model.config
     channels, heads, neurons = importance(model, tokens)
     keep = channels.topk(target.d_model).indices.sort().values
-    share, wanted = source.n_heads // source.n_kv_heads, target.n_heads // target.n_kv_heads
+    group, wanted = source.n_heads // source.n_kv_heads, target.n_heads // target.n_kv_heads
     inside = torch.arange(source.head_dim, device=keep.device)
     state: dict[str, Tensor] = {"embed": model.embed[:, keep], "final_norm": model.final_norm[keep]}
     for i, layer in enumerate(model.layers):
         # Every key/value head keeps the same number of heads.
-        grouped = heads[i].unflatten(0, (source.n_kv_heads, share)).topk(wanted, dim=1).indices.sort(dim=1).values
-        chosen = (grouped + torch.arange(source.n_kv_heads, device=keep.device)[:, None] * share).flatten()
+        grouped = heads[i].unflatten(0, (source.n_kv_heads, group)).topk(wanted, dim=1).indices.sort(dim=1).values
+        chosen = (grouped + torch.arange(source.n_kv_heads, device=keep.device)[:, None] * group).flatten()
         rows = (chosen[:, None] * source.head_dim + inside).flatten()
         ffn = neurons[i].topk(target.d_ffn).indices.sort().values
         state |= {

@@ -75,7 +75,7 @@ def download(name: str) -> Release:
         found = json.loads(get(INDEX.format(name)))
         files = [f for f in found["urls"] if f["size"] <= LARGEST_FILE and f["filename"].endswith((".whl", ".tar.gz"))]
         if not files:
-            return Release(name, refused="no archive of a fair size")
+            return Release(name, refused="no archive of a suitable size")
         best = min(files, key=lambda f: (rank(f["filename"]), f["size"]))
         place = best["url"].rpartition("packages/")[2]  # a mirror may give a URL relative to its own pages
         return Release(name, found["info"]["version"], best["filename"], get(FILES + place))
@@ -199,8 +199,12 @@ def earlier(folder: Path = HELDOUT.parent) -> set[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab.train registry", description="Source from the registry.")
-    parser.add_argument("--names", type=Path, help="package names, the most wanted first; without: heldout.txt")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train registry", description="Download sources from the registry."
+    )
+    parser.add_argument(
+        "--names", type=Path, help="package names, the most wanted first (default: those of heldout.txt)"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--megabytes", type=float, default=1200)
     args = parser.parse_args(argv)

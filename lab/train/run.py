@@ -101,7 +101,7 @@ class Pipeline:
         self.scheduler.stop()  # rows still being made are not needed any more
         rows.result()
         if interrupted:
-            self.scheduler.say("stopped; the same command goes on from here")
+            self.scheduler.say("stopped; the same command resumes from here")
             return False
         failed = self.folder / "failed"
         names = failed.read_text().split() if failed.exists() else []
@@ -286,21 +286,23 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lab.train run", description="Train the embedded models.")
     parser.add_argument("--run", type=Path, required=True, help="the run's folder")
     parser.add_argument(
-        "--archive", type=Path, required=True, help="what `gather` wrote, or how the names of its parts begin"
+        "--archive", type=Path, required=True, help="what `gather` wrote, or the common prefix of its parts' names"
     )
-    parser.add_argument("--minutes", type=float, default=25, help="wall clock of everything")
+    parser.add_argument("--minutes", type=float, default=25, help="wall-clock budget of the whole run")
     parser.add_argument("--anneal", type=float, default=8, metavar="MINUTES")
     parser.add_argument("--distil", type=float, default=4.5, metavar="MINUTES", help="0: no small model")
-    parser.add_argument("--init", type=Path, help="go on from this packed model, at lower learning rates")
+    parser.add_argument("--init", type=Path, help="continue from this packed model, at lower learning rates")
     parser.add_argument("--init-small", type=Path, help="the same for the small model")
-    parser.add_argument("--seed", type=int, default=0, help="another seed cuts the files another way")
+    parser.add_argument("--seed", type=int, default=0, help="seed for how the files are cut")
     parser.add_argument("--shape", default="60M")
     parser.add_argument("--student", default="30M", help="the shape of the small model")
     parser.add_argument("--passes", type=int, default=20, help="passes over a part of the code")
     parser.add_argument("--parts", type=int, default=8, help="parts of the corpus; a pass takes one")
     parser.add_argument("--hybrid", action="store_true", help="train the hybrid instead (--shape hybrid)")
     for name in ("stage", "data", "corpus"):
-        parser.add_argument(f"--{name}-options", default="", help=f"further options of `lab.train {name}`, as one text")
+        parser.add_argument(
+            f"--{name}-options", default="", help=f"further options of `lab.train {name}`, as one string"
+        )
     args = parser.parse_args(argv)
     args.run, args.archive = args.run.absolute(), args.archive.absolute()
     return args

@@ -112,12 +112,14 @@ def write_parts(packages: list[list[Document]], out: Path, most: int) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab.train shards", description="Archives of a size that travels.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train shards", description="Split a round into archives small enough to transfer."
+    )
     parser.add_argument("--round", type=Path, nargs="+", required=True, help="the folders that `registry` wrote")
     parser.add_argument("--heldout", type=Path, nargs="*", default=[], help="folders of held-out or earlier packages")
     parser.add_argument("--forbid", type=Path, help="problems (JSON lines, gzip) whose lines may not be trained on")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--mebibytes", type=float, default=12.5, help="of one archive")
+    parser.add_argument("--mebibytes", type=float, default=12.5, help="size of one archive")
     parser.add_argument("--seed", type=int, default=4)
     args = parser.parse_args(argv)
     packages = in_packages(fresh(args.round, args.heldout, forbidden_lines(args.forbid)), args.seed)

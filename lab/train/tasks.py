@@ -263,7 +263,7 @@ def main(argv: list[str] | None = None) -> int:
     given.add_argument("--archive", type=Path, help="an archive that `gather` wrote, or a corpus folder")
     given.add_argument("--source", type=Path, help="any folder of Python code")
     given.add_argument("--registry", type=Path, help="a folder of held-out packages that `registry` wrote")
-    parser.add_argument("--cursors", type=int, default=0, help="only so many cursors of each kind, and lines to type")
+    parser.add_argument("--cursors", type=int, default=0, help="limit on cursors of each kind, and on lines to type")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--per-op", type=int, default=6, help="examples of each operation and column (default 6)")
     parser.add_argument("--holes", type=int, default=600, help="single-line completions; half as many of several lines")

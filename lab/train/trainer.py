@@ -40,16 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 64, micro: int
         "--wait",
         type=float,
         default=0.0,
-        help="compile first, then wait so many seconds for what the stage starts from",
+        help="compile first, then wait up to this many seconds for what the stage starts from",
     )
-    parser.add_argument("--rows", type=int, default=rows, help="rows a step")
+    parser.add_argument("--rows", type=int, default=rows, help="rows per step")
     parser.add_argument("--micro", type=int, default=micro, help="rows at a time on the device")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--checkpoint-seconds", type=float, default=120.0)
     parser.add_argument("--evaluate-seconds", type=float, default=90.0)
     parser.add_argument(
-        "--stop-after", type=int, default=None, help="end early after this step, as if cut off (for tests of resuming)"
+        "--stop-after",
+        type=int,
+        default=None,
+        help="stop early after this step, as if interrupted (for tests of resuming)",
     )
 
 
@@ -77,7 +80,7 @@ class Run:
     def __init__(self, stage: Stage) -> None:
         args = stage.args
         if sum(value is not None for value in (args.minutes, args.until, args.steps)) != 1:
-            raise FulgurError("give either --minutes, --until or --steps")
+            raise FulgurError("give one of --minutes, --until and --steps")
         if args.rows % args.micro:
             raise FulgurError(f"--rows {args.rows} is not a multiple of --micro {args.micro}")
         self.stage, self.args = stage, args
@@ -193,7 +196,7 @@ class Run:
         (loss / weights.numel()).backward()
         norms = [p.grad.norm() for p in self.stage.model.parameters() if p.grad is not None]
         if not torch.stack([loss.detach(), *norms]).isfinite().all():
-            raise FulgurError("the compiled step gives values that are not numbers")
+            raise FulgurError("the compiled step returns NaN or infinite values")
 
     def wait(self) -> None:
         until = time.monotonic() + self.args.wait
@@ -250,7 +253,7 @@ class Run:
                 value = float(loss)
                 now = time.monotonic()
                 if value != value:
-                    raise FulgurError(f"{self.stage.name}: the loss is not a number at step {self.step}")
+                    raise FulgurError(f"{self.stage.name}: the loss is NaN at step {self.step}")
                 row: dict[str, Any] = {
                     "loss": round(value, 4),
                     "rate": round(scale, 4),

@@ -85,7 +85,7 @@ def versus(run: Path, stage: str, device: torch.device) -> dict[str, dict[str, f
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m lab.train versus", description="The model a run began with beside the one it made."
+        prog="python -m lab.train versus", description="Compare a run's starting model with its result."
     )
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--stage", default="anneal")
@@ -93,7 +93,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="write the table there too")
     args = parser.parse_args(argv)
     if not (args.run / "init").exists():
-        raise FulgurError(f"{args.run}: the run began with no earlier model", hint="Give one with `run --init`.")
+        raise FulgurError(
+            f"{args.run}: the run did not start from an earlier model", hint="Give one with `run --init`."
+        )
     table = versus(args.run, args.stage, torch.device(args.device))
     if args.out:
         args.out.write_text(json.dumps(table, indent=1) + "\n")

@@ -55,7 +55,7 @@ def test_layers_stand_at_most_twice() -> None:
 
 
 def test_another_shape_is_refused() -> None:
-    with pytest.raises(FulgurError, match="another shape"):
+    with pytest.raises(FulgurError, match="does not have the shape"):
         packed_weights(ASSETS / "60M", Model(shape("30M")))
 
 

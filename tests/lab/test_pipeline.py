@@ -138,7 +138,7 @@ def test_quantisation_report_and_choice(trained: Path) -> None:
 
 
 def test_the_model_before_is_compared_with_the_one_after(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(FulgurError, match="no earlier model"):
+    with pytest.raises(FulgurError, match="did not start from an earlier model"):
         versus.main(["--run", str(tmp_path)])
     arguments = ["pack", str(trained / "out"), "--label", "toy-quantised", "--out", str(tmp_path / "init")]
     export.main([*arguments, "--tokenizer", str(trained / "tokenizer.json"), "--head-bits", "4"])
@@ -191,7 +191,7 @@ def test_a_stage_waits_for_the_one_before(toy: Path, tmp_path: Path) -> None:
 def test_what_a_stage_starts_from_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(FulgurError, match="no checkpoint to anneal"):
         anneal.main(["--run", str(tmp_path), "--shape", "toy-small", "--steps", "1", *OPTIONS])
-    with pytest.raises(FulgurError, match="either --minutes, --until or --steps"):
+    with pytest.raises(FulgurError, match="one of --minutes, --until and --steps"):
         anneal.main(["--run", str(tmp_path), "--shape", "toy-small", "--steps", "1", "--minutes", "1", *OPTIONS])
 
 

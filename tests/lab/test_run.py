@@ -89,7 +89,7 @@ def test_a_whole_run_at_toy_size_cut_off_and_taken_up_again(toy: Path, tmp_path:
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)
     assert first.wait(400) == 1
-    assert "goes on from here" in (folder / "status.txt").read_text() and not (folder / "finished").exists()
+    assert "resumes from here" in (folder / "status.txt").read_text() and not (folder / "finished").exists()
     # The ends of all stages have passed: each takes no more than a step and hands on.
     assert start(archive, toy / "tokenizer.json", folder, 0.5).wait(400) == 0, (folder / "log").read_text()
     assert (folder / "finished").exists() and not (folder / "failed").exists()
