@@ -147,6 +147,14 @@ def test_a_long_prompt_is_captured_on_its_way(weights: Weights, tokenizer: Token
     engine.close()
 
 
+def test_continuations_fork_without_snapshots(weights: Weights, tokenizer: Tokenizer) -> None:
+    engine = engine_of(weights, tokenizer, snapshots=0)
+    text = [random.Random(3).randrange(256) for _ in range(70)]
+    answers = run(engine, ask(text, 8, n=3))
+    assert [answer.tokens for answer in answers] == [Alone(weights)(text, 8)] * 3
+    engine.close()
+
+
 @pytest.fixture(scope="module")
 def truth(weights: Weights) -> dict[int, Alone]:
     """By the bits of keys and values."""

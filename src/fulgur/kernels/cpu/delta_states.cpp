@@ -47,9 +47,7 @@ DeltaStates::State DeltaStates::state(int slot, int layer) const {
 }
 
 void DeltaStates::begin(int index, int position) {
-  if (index >= static_cast<int>(slots_.size()))
-    throw std::out_of_range("sequence " + std::to_string(index) + ": there are " + std::to_string(slots_.size()) +
-                            " states");
+  check_slot(index);
   Slot& slot = slots_[index];
   if (position == 0) {
     slot = {};
@@ -61,9 +59,9 @@ void DeltaStates::begin(int index, int position) {
     return;
   }
   if (position < slot.base || position > slot.base + slot.count)
-    throw std::out_of_range("sequence " + std::to_string(index) + " has states of " + std::to_string(slot.base) +
-                            " to " + std::to_string(slot.base + slot.count) + " tokens, not of " +
-                            std::to_string(position));
+    throw std::out_of_range("sequence " + std::to_string(index) + " has recurrent states of " +
+                            std::to_string(slot.base) + " to " + std::to_string(slot.base + slot.count) +
+                            " tokens, not of " + std::to_string(position));
   slot.folds = position - slot.base;
 }
 
@@ -74,17 +72,24 @@ void DeltaStates::advance(int index, int position, int rows) {
   slot.folds = 0;
 }
 
-void DeltaStates::check(int slot, int snapshot) const {
-  if (slot < 0 || slot >= static_cast<int>(slots_.size()) || snapshot < 0 || snapshot >= snapshots())
-    throw std::out_of_range("no such state");
+void DeltaStates::check_slot(int slot) const {
+  if (slot < 0 || slot >= static_cast<int>(slots_.size()))
+    throw std::out_of_range("sequence " + std::to_string(slot) + " has no recurrent state: there are " +
+                            std::to_string(slots_.size()));
+}
+void DeltaStates::check_snapshot(int snapshot) const {
+  if (snapshot < 0 || snapshot >= snapshots())
+    throw std::out_of_range("snapshot " + std::to_string(snapshot) + " does not exist: there are " +
+                            std::to_string(snapshots()));
 }
 
 void DeltaStates::save(const Ops& ops, int index, int position, int snapshot) {
-  check(index, snapshot);
+  check_slot(index);
+  check_snapshot(snapshot);
   const Slot& slot = slots_[index];
   if (position < slot.base || position > slot.base + slot.count)
-    throw std::out_of_range("sequence " + std::to_string(index) + " has no state of " + std::to_string(position) +
-                            " tokens");
+    throw std::out_of_range("sequence " + std::to_string(index) + " has no recurrent state of " +
+                            std::to_string(position) + " tokens");
   const int folds = position - slot.base, per = d_.v_heads / d_.k_heads;
   const size_t head = static_cast<size_t>(d_.k_dim) * d_.v_dim,
                window = static_cast<size_t>(d_.taps - 1) * d_.channels();
@@ -104,7 +109,8 @@ void DeltaStates::save(const Ops& ops, int index, int position, int snapshot) {
 }
 
 void DeltaStates::restore(int snapshot, int index) {
-  check(index, snapshot);
+  check_slot(index);
+  check_snapshot(snapshot);
   if (positions_[snapshot] < 0) throw std::out_of_range("snapshot " + std::to_string(snapshot) + " is empty");
   const size_t window = static_cast<size_t>(d_.taps - 1) * d_.channels();
   const float* from = reinterpret_cast<const float*>(saved_->data()) + snapshot_floats() * snapshot;
@@ -117,8 +123,8 @@ void DeltaStates::restore(int snapshot, int index) {
 }
 
 void DeltaStates::copy(int source, int target) {
-  check(source, 0);
-  check(target, 0);
+  check_slot(source);
+  check_slot(target);
   std::memcpy(state(target, 0).s, state(source, 0).s, layer_floats() * layers_ * 4);
   slots_[target] = slots_[source];
 }

@@ -55,7 +55,8 @@ class DeltaStates {
   size_t state_floats() const;
   size_t layer_floats() const;
   size_t snapshot_floats() const;
-  void check(int slot, int snapshot) const;
+  void check_slot(int slot) const;
+  void check_snapshot(int snapshot) const;
 
   Dims d_{};
   int layers_ = 0;
