@@ -224,7 +224,7 @@ def test_several_parts(tmp_path: Path) -> None:
     parts[1].unlink()
     with pytest.raises(FulgurError, match="this part is missing"):
         open_source(tmp_path)
-    with pytest.raises(FulgurError, match="not named as the first"):
+    with pytest.raises(FulgurError, match="not that of the first"):
         open_source(parts[-1])
 
 

@@ -67,7 +67,7 @@ def test_the_tensors_decide_whether_there_is_a_head(tmp_path: Path, caplog: pyte
     assert FolderSource(tmp_path).config == without and not caplog.records
     path.write_text(json.dumps({**raw, "mtp_num_hidden_layers": 1}))
     assert FolderSource(tmp_path).config == without
-    assert "its tensors are not there" in caplog.text
+    assert "its tensors are missing" in caplog.text
 
 
 def test_a_vision_models_head_and_fused_experts(tmp_path: Path) -> None:

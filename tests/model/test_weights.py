@@ -87,7 +87,7 @@ def test_packed_folder_is_the_same_model(family: str, tmp_path: Path, caplog: py
     assert all(matrix.data.ctypes.data % 64 == 0 for matrix in again.matrices.values())
     assert not again.matrices["head"].data.flags.writeable  # a view of the map, not a copy
     assert (tmp_path / "packed" / "tokenizer.json").read_text() == "{}"
-    with pytest.raises(FulgurError, match="already packed with 4 bits, 8 were asked for"):
+    with pytest.raises(FulgurError, match="already packed with 4 bits, but 8 were requested"):
         load(tmp_path / "packed", bits=8)
 
 
@@ -207,7 +207,7 @@ def test_wrong_shape(folder: Path) -> None:
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2}}, "rope scaling 'longrope'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "has no factor"),
-        ({"hidden_size": "64"}, "hidden_size is '64', an integer"),
+        ({"hidden_size": "64"}, "hidden_size is '64'; it must be an integer"),
         ({"num_key_value_heads": 3}, "cannot share 3"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ],
@@ -234,7 +234,7 @@ def test_packed_folder_that_does_not_fit_its_config(tmp_path: Path) -> None:
     with pytest.raises(FulgurError, match=r"tensor head: expected U8 \[\d+\], found U8 \[\d+\]"):
         load(tmp_path)
     edit_config(tmp_path, fulgur={"layout": "rows8"})
-    with pytest.raises(FulgurError, match="is not rows16"):
+    with pytest.raises(FulgurError, match="is not supported; expected rows16"):
         load(tmp_path)
 
 

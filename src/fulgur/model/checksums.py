@@ -64,10 +64,10 @@ def check(model: Path, *, whole: bool = False) -> int:
             if info.st_size != size:
                 raise FulgurError(f"{path} is damaged: it has {info.st_size:,} bytes instead of {size:,}", hint=_HINT)
             if (whole or size <= AT_START) and checksum(path) != expected:
-                raise FulgurError(f"{path} is damaged: its contents do not fit the checksum in {FILE}", hint=_HINT)
+                raise FulgurError(f"{path} is damaged: its contents do not match the checksum in {FILE}", hint=_HINT)
         except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
-            told = error.strerror if isinstance(error, OSError) else str(error)
-            raise FulgurError(f"{path}: {told}; {FILE} names it", hint=_HINT) from None
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise FulgurError(f"{path}: {reason}; it is listed in {FILE}", hint=_HINT) from None
     return len(wanted)
 
 

@@ -104,35 +104,39 @@ class ModelConfig:
             if most[0] > most[1]:
                 raise FulgurError(f"model config: {counted} is {most[0]:,}; no model has more than {most[1]:,}")
         if self.bos_id is not None and (isinstance(self.bos_id, bool) or not isinstance(self.bos_id, int)):
-            raise FulgurError(f"model config: the token that begins a text is {self.bos_id!r:.50}, not a number")
+            raise FulgurError(f"model config: the begin-of-text token is {self.bos_id!r:.50}, not a number")
         if self.n_heads % self.n_kv_heads:
             raise FulgurError(
                 f"model config: {self.n_heads} attention heads cannot share {self.n_kv_heads} key/value heads"
             )
         if not (0 < self.rope_theta < math.inf and 0 <= self.norm_eps < 1):
-            raise FulgurError(f"model config: rope_theta {self.rope_theta}, norm_eps {self.norm_eps}")
+            raise FulgurError(f"model config: rope_theta {self.rope_theta} or norm_eps {self.norm_eps} is out of range")
         if self.head_dim % 2:
             raise FulgurError(f"model config: head_dim {self.head_dim} is odd, rotary positions need pairs")
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
-            raise FulgurError(f"model config: {self.rotary_dim} rotary dimensions of a head of {self.head_dim}")
+            raise FulgurError(
+                f"model config: rotary_dim is {self.rotary_dim}; it must be even, from 0 to {self.head_dim}"
+            )
         if self.n_experts and not (0 < self.experts_per_token <= self.n_experts and self.d_expert > 0):
             raise FulgurError(
-                f"model config: {self.experts_per_token} of {self.n_experts} experts of width {self.d_expert}"
+                f"model config: {self.experts_per_token} of {self.n_experts} experts, width {self.d_expert}: invalid"
             )
         if self.layer_kinds and len(self.layer_kinds) != self.n_layers:
-            raise FulgurError(f"model config: {len(self.layer_kinds)} kinds for {self.n_layers} layers")
+            raise FulgurError(f"model config: {len(self.layer_kinds)} layer types for {self.n_layers} layers")
         if SLIDING in self.layer_kinds and self.window < 1:
-            raise FulgurError(f"model config: sliding layers with a window of {self.window}")
+            raise FulgurError(f"model config: sliding-window layers with a window of {self.window}")
         if not 0 <= self.draft_vocab <= self.vocab_size:
-            raise FulgurError(f"model config: drafts from {self.draft_vocab} of {self.vocab_size} tokens")
+            raise FulgurError(
+                f"model config: draft_vocab is {self.draft_vocab}; it must be between 0 and {self.vocab_size}"
+            )
         if self.draft_vocab and DELTA not in self.layer_kinds:
             raise FulgurError("model config: a drafting head (MTP) without delta layers is not supported")
         if DELTA in self.layer_kinds:
             shape = self.delta
             if shape is None or min(astuple(shape)) < 1 or shape.v_heads % shape.k_heads:
-                raise FulgurError(f"model config: delta layers with the shape {shape}")
+                raise FulgurError(f"model config: delta layers with the invalid shape {shape}")
         if self.query_scaling is not None and not abs(self.query_scaling[0]) < 1e6:
-            raise FulgurError(f"model config: queries grow by {self.query_scaling[0]}")
+            raise FulgurError(f"model config: the query scale {self.query_scaling[0]} is out of range")
         if self.rope_scaling is not None:
             from fulgur.model.rope import check_rope
 
@@ -221,7 +225,7 @@ class ModelConfig:
         """Refuse a model that needs features which a runtime lacks, and name them."""
         missing = sorted(self.features - supported)
         if missing:
-            raise FulgurError(f"{self.family}: {where} does not have {', '.join(missing)} yet")
+            raise FulgurError(f"{self.family}: {where} does not support {', '.join(missing)} yet")
 
     @property
     def parameters(self) -> int:
@@ -271,8 +275,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except _NONSENSE as error:
-        told = f"{type(error).__name__}: {str(error)[:200]}"
-        raise FulgurError(f"{path}: what is in it makes no model ({told})", hint="Fetch the model again.") from error
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise FulgurError(f"{path}: not a valid model ({reason})", hint="Fetch the model again.") from error
     except FulgurError as error:
         if str(path) in error.message:
             raise

@@ -42,7 +42,7 @@ def config_from_json(raw: Mapping[str, Any], path: Path) -> ModelConfig:
     def need(key: str) -> int:
         value = raw.get(key)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise FulgurError(f"{path}: {key} is {value!r}, an integer is needed")
+            raise FulgurError(f"{path}: {key} is {value!r}; it must be an integer")
         return value
 
     d_model, n_heads, n_layers = need("hidden_size"), need("num_attention_heads"), need("num_hidden_layers")
@@ -92,7 +92,7 @@ def with_draft_head(config: ModelConfig, found: bool) -> ModelConfig:
     if found == bool(config.draft_vocab) or not config.traits.mtp:
         return config
     if not found:
-        log.warning("the config promises a drafting head (MTP), but its tensors are not there")
+        log.warning("the config declares a drafting head (MTP), but its tensors are missing")
     return replace(config, draft_vocab=min(DRAFT_VOCAB, config.vocab_size) if found else 0)
 
 
@@ -116,7 +116,7 @@ def _kinds(raw: Mapping[str, Any], traits: Family, n_layers: int, window: int, p
 def _experts(raw: Mapping[str, Any], traits: Family, path: Path, need: Need) -> dict[str, Any]:
     """The fields of a mixture of experts; every layer of the model must be one."""
     if raw.get("mlp_only_layers") or raw.get("decoder_sparse_step", 1) != 1:
-        raise FulgurError(f"{path}: dense layers among layers of experts are not supported")
+        raise FulgurError(f"{path}: models that mix dense and expert layers are not supported")
     width = "moe_intermediate_size" if "moe_intermediate_size" in raw else "intermediate_size"
     return {
         "n_experts": need("num_experts" if "num_experts" in raw else "num_local_experts"),
@@ -140,7 +140,7 @@ def _query_scaling(rope: Mapping[str, Any], context: int, path: Path) -> tuple[f
         return None
     original = int(rope.get("original_max_position_embeddings") or context)
     if original < 1:
-        raise FulgurError(f"{path}: original_max_position_embeddings is {original}")
+        raise FulgurError(f"{path}: original_max_position_embeddings is {original}; it must be at least 1")
     return beta, original
 
 

@@ -46,7 +46,7 @@ class FolderSource:
             return self._open_shards(index)
         if not single.exists():
             raise FulgurError(
-                f"{self.folder}: neither model.safetensors nor model.safetensors.index.json is there",
+                f"{self.folder}: it has neither model.safetensors nor model.safetensors.index.json",
                 hint="Give a model folder (config.json + safetensors) or a .gguf file.",
             )
         file = SafetensorsFile(single)
@@ -55,7 +55,7 @@ class FolderSource:
     def _open_shards(self, index: Path) -> dict[str, SafetensorsFile]:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict):
-            raise FulgurError(f"{index}: no weight_map")
+            raise FulgurError(f"{index}: it has no weight_map")
         shards: dict[str, SafetensorsFile] = {}
         files: dict[str, SafetensorsFile] = {}
         for name, shard in weight_map.items():
@@ -64,12 +64,14 @@ class FolderSource:
                 if not path.exists():
                     missing = sum(1 for other in weight_map.values() if other == shard)
                     raise FulgurError(
-                        f"{path}: this shard is missing; {index.name} places {missing} tensors in it, {name} first",
+                        f"{path}: this shard is missing; {index.name} lists {missing} tensors in it, first {name}",
                         hint="Download the whole folder again.",
                     )
                 shards[shard] = SafetensorsFile(path)
             if name not in shards[shard].entries:
-                raise FulgurError(f"{shards[shard].path}: tensor {name} is missing, {index.name} places it here")
+                raise FulgurError(
+                    f"{shards[shard].path}: tensor {name} is missing, although {index.name} lists it here"
+                )
             files[name] = shards[shard]
         return files
 

@@ -31,7 +31,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         if isinstance(value, list) and len(set(value)) == 1:  # one per layer
             value = value[0]
         if not isinstance(value, int):
-            raise FulgurError(f"{path}: {arch}.{key} is {value!r}, an integer is needed")
+            raise FulgurError(f"{path}: {arch}.{key} is {value!r}; it must be an integer")
         return value
 
     for key, has in (("expert_count", traits.experts), ("attention.sliding_window", SLIDING in traits.layers)):
@@ -44,7 +44,9 @@ def config_of(file: GgufFile) -> ModelConfig:
     head_dim = number("attention.key_length", d_model // max(n_heads, 1))
     rotary = number("rope.dimension_count", head_dim)
     if rotary != head_dim and traits.partial_rotary == 1.0:
-        raise FulgurError(f"{path}: {arch}.rope.dimension_count differs from the head's {head_dim}: not supported")
+        raise FulgurError(
+            f"{path}: {arch}.rope.dimension_count differs from the head dimension {head_dim}, which is not supported"
+        )
     n_layers = number("block_count") - number("nextn_predict_layers", 0)  # drafting layers come last
     window = number("attention.sliding_window", 0)
     kinds = _kinds(traits, n_layers, window, number("full_attention_interval", 0))

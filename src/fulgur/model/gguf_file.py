@@ -91,7 +91,7 @@ class _Cursor:
                 hint="Download the file again.",
             )
         if self.at + count > _MOST_HEADER:
-            raise FulgurError(f"{self.path}: {self.reading} lies beyond {_MOST_HEADER >> 20} MB of metadata")
+            raise FulgurError(f"{self.path}: {self.reading} is beyond the limit of {_MOST_HEADER >> 20} MB of metadata")
         raw = self.data[self.at : self.at + count]
         self.at += count
         return raw
@@ -113,9 +113,9 @@ class _Cursor:
                 code = _SCALARS[inner]
                 return list(struct.unpack(f"<{count}{code}", self.take(count * struct.calcsize(code))))
             if depth > _DEEPEST:
-                raise FulgurError(f"{self.path}: {self.reading} has arrays in arrays without end")
+                raise FulgurError(f"{self.path}: {self.reading} nests arrays too deeply")
             return [self.value(inner, depth + 1) for _ in range(count)]
-        raise FulgurError(f"{self.path}: {self.reading} has the unknown value type {kind}")
+        raise FulgurError(f"{self.path}: {self.reading} has an unknown value type: {kind}")
 
 
 class GgufFile:
@@ -148,7 +148,7 @@ class GgufFile:
     def _whole_number(self, key: str, default: int) -> int:
         value = self.metadata.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise FulgurError(f"{self.path}: {key} is {value!r:.100}, a whole number is needed")
+            raise FulgurError(f"{self.path}: {key} is {value!r:.100}; it must be an integer")
         return value
 
     def _open_parts(self, count: int) -> None:
@@ -156,8 +156,8 @@ class GgufFile:
         match = _PART.fullmatch(self.path.name)
         if match is None or int(match[2]) != 1 or int(match[3]) != count:
             raise FulgurError(
-                f"{self.path}: one of {count} parts, but not named as the first of them",
-                hint="Give the part that ends in -00001-of-…; the others must lie beside it.",
+                f"{self.path}: this is one of {count} parts, but its name is not that of the first",
+                hint="Give the part that ends in -00001-of-…; the others must be in the same folder.",
             )
         for i in range(2, count + 1):
             path = self.path.with_name(f"{match[1]}-{i:05d}-of-{count:05d}.gguf")
@@ -187,7 +187,7 @@ class GgufFile:
         for name, shape, kind, offset in listed:
             where = f"{self.path}: tensor {name} ({kind.name} {list(shape)})"
             if not shape or shape[-1] % kind.block:
-                raise FulgurError(f"{where}: rows are not a multiple of blocks of {kind.block}")
+                raise FulgurError(f"{where}: rows are not a multiple of the block size {kind.block}")
             start = base + offset
             stop = start + math.prod(shape) // kind.block * kind.size
             if stop > len(self._map):

@@ -115,7 +115,7 @@ def new_packed(rows: int, cols: int, bits: int, group: int) -> Packed:
     """An empty packed matrix, to be filled by `pack_rows`."""
     if cols % group or cols % 8:
         raise FulgurError(
-            f"cannot pack {rows} x {cols} in groups of {group}: columns must be a multiple of it and of 8"
+            f"cannot pack {rows} x {cols} in groups of {group}: columns must be a multiple of the group size and of 8"
         )
     return Packed(aligned_zeros(packed_bytes(rows, cols, bits, group)), bits, group, rows, cols)
 

@@ -88,11 +88,14 @@ def load_packed(folder: Path, bits: int | None, *, drafts: bool = True) -> Weigh
         config = replace(config, draft_vocab=0)
     if not isinstance(layout, dict) or layout.get("layout") not in (LAYOUT, PAIRS):
         known = f"{LAYOUT} or {PAIRS}"
-        raise FulgurError(f"{folder / 'config.json'}: packed layout {layout!r} is not {known}", hint="Pack it again.")
+        raise FulgurError(
+            f"{folder / 'config.json'}: packed layout {layout!r} is not supported; expected {known}",
+            hint="Pack it again.",
+        )
     in_pairs = layout["layout"] == PAIRS
     if bits not in (None, layout.get("bits")):
         raise FulgurError(
-            f"{folder}: already packed with {layout.get('bits')} bits, {bits} were asked for",
+            f"{folder}: already packed with {layout.get('bits')} bits, but {bits} were requested",
             hint="Pack the original model again with the bits you want.",
         )
     file = SafetensorsFile(folder / PACKED_FILE)
@@ -105,9 +108,7 @@ def load_packed(folder: Path, bits: int | None, *, drafts: bool = True) -> Weigh
         match kind:
             case {"bits": 4 | 8 as bits, "group": int() as group} if group > 0 and group % 32 == 0:
                 return bits, group
-        raise FulgurError(
-            f"{folder / 'config.json'}: the bits and the group of {name} are not there", hint="Pack it again."
-        )
+        raise FulgurError(f"{folder / 'config.json'}: bits and group of {name} are missing", hint="Pack it again.")
 
     matrices: dict[str, Packed] = {}
     for name, plan in matrix_plans(config).items():

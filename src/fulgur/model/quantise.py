@@ -37,7 +37,7 @@ def choose_group(cols: int, group: int, name: str = "matrix") -> int:
             log.warning("%s: groups of %d do not divide %d columns, using groups of %d", name, group, cols, smaller)
             return smaller
     raise FulgurError(
-        f"{name}: {cols} columns cannot be cut into quantisation groups of {group} or less",
+        f"{name}: {cols} columns cannot be divided into quantisation groups of {group} or less",
         hint="Columns must be a multiple of 32, groups one of 128, 64, 32.",
     )
 
@@ -51,7 +51,7 @@ def quantise(weight: npt.NDArray[np.float32], bits: int, group: int, name: str =
     grouped = np.ascontiguousarray(weight, np.float32).reshape(rows, cols // group, group)
     peak = np.maximum(grouped.max(axis=2), -grouped.min(axis=2))
     if not np.isfinite(peak).all():
-        raise FulgurError(f"{name}: the weights hold values that are not finite")
+        raise FulgurError(f"{name}: the weights contain values that are not finite")
     with np.errstate(over="ignore"):  # an infinite scale is reported just below
         scale = (peak / np.float32(LIMIT[bits])).astype(np.float16)
     wide = scale.astype(np.float32)

@@ -32,7 +32,7 @@ def check_rope(config: ModelConfig) -> None:
     except (ArithmeticError, ValueError):
         sane = False
     if not sane:
-        raise FulgurError(f"model config: positions cannot be rotated with {config.rope_scaling!r:.300}")
+        raise FulgurError(f"model config: invalid rope scaling {config.rope_scaling!r:.300}")
 
 
 def query_scale(config: ModelConfig, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:

@@ -276,7 +276,7 @@ class Tensors:
         words, scales = self._array(stem + ".weight_packed"), self._float(stem + ".weight_scale").T
         rows, cols = (int(size) for size in self._array(stem + ".weight_shape"))
         if -(-cols // 8) != words.shape[1]:
-            raise FulgurError(f"{stem}: compressed-tensors of other than 4 bits are not supported")
+            raise FulgurError(f"{stem}: only 4-bit compressed-tensors are supported")
         points = np.full(scales.shape, 8, np.uint8)  # symmetric: stored as q + 8
         if stem + ".weight_zero_point" in self.files:
             stored = _nibbles(np.ascontiguousarray(self._array(stem + ".weight_zero_point").T))  # packed along rows

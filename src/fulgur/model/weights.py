@@ -101,7 +101,7 @@ def open_source(path: Path) -> TensorSource:
         later = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf")  # a model in several parts is opened by its first
         files = [file for file in sorted(path.glob("*.gguf")) if later.fullmatch(file.name) is None]
         if len(files) > 1:
-            raise FulgurError(f"{path}: {len(files)} .gguf files, name the one to load", hint=f"{files[0]}")
+            raise FulgurError(f"{path}: it has {len(files)} .gguf files; name the one to load", hint=f"{files[0]}")
         path = files[0] if files else path
     if path.is_file():
         from fulgur.model.gguf import GgufSource
