@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drive import Answer, collect, drain
-from toy import FollowingToy, StreamingToy
+from toy import ChainedToy, StreamingToy
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
@@ -25,16 +25,16 @@ def answers_of(engine: Engine) -> dict[tuple[str, int], Answer]:
 
 
 def test_ends_of_every_kind(tokenizer: Tokenizer) -> None:
-    runtime = FollowingToy()
-    plain, following = answers_of(Engine(StreamingToy(), tokenizer)), answers_of(Engine(runtime, tokenizer))
+    runtime = ChainedToy()
+    plain, chained = answers_of(Engine(StreamingToy(), tokenizer)), answers_of(Engine(runtime, tokenizer))
     assert {name: (a.tokens, a.text, a.reason) for name, a in plain.items()} == {
-        name: (a.tokens, a.text, a.reason) for name, a in following.items()
+        name: (a.tokens, a.text, a.reason) for name, a in chained.items()
     }
     assert runtime.followed > 40
 
 
 def test_cancel_steer_and_a_request_within_one_step(tokenizer: Tokenizer) -> None:
-    runtime = FollowingToy()
+    runtime = ChainedToy()
     engine = Engine(runtime, tokenizer)
     long = SamplingParams(max_tokens=400, ignore_eos=True)
     for name in "abc":

@@ -65,7 +65,7 @@ def check(cache: Cache, memory: Memory, live: list[Live]) -> None:
     own = [block for each in live for block in each.table.blocks[len(each.table.nodes) :]]
     used = [node.block for _, node in nodes] + own + list(cache.free)
     assert sorted(used) == list(range(cache.blocks)), "a block is lost or in two places"
-    assert cache.idle == sum(node.refs == 0 for _, node in nodes)
+    assert cache.unreferenced == sum(node.refs == 0 for _, node in nodes)
     for path, node in nodes:
         assert node.refs == sum(node in each.table.nodes for each in live)
         assert len(node.key) == SIZE or (not node.children and node.refs == 0)
@@ -163,7 +163,7 @@ def test_a_continued_text_takes_no_second_copy_of_its_last_block() -> None:
     use(cache, memory, list(range(6)))
     use(cache, memory, list(range(7)))
     use(cache, memory, list(range(5)))
-    assert cache.idle == 2
+    assert cache.unreferenced == 2
 
 
 def test_the_least_recently_used_goes_first_and_leaves_before_parents() -> None:

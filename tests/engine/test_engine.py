@@ -286,7 +286,7 @@ def test_what_does_not_fit_is_refused_and_what_fills_up_ends(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (GenerateRequest([]), "prompt is nothing"),
+        (GenerateRequest([]), "prompt is empty"),
         (GenerateRequest([1, 300]), "token 300"),
         (GenerateRequest([-1]), "token -1"),
         (GenerateRequest([1], n=0), "n is 0"),
@@ -306,7 +306,7 @@ def test_a_wrong_request_is_named(engine: Engine, request_: GenerateRequest, mes
 
 def test_a_request_id_is_used_once(engine: Engine) -> None:
     engine.submit(ask([1]), "mine")
-    with pytest.raises(InvalidRequest, match="already there"):
+    with pytest.raises(InvalidRequest, match="already exists"):
         engine.submit(ask([1]), "mine")
 
 

@@ -21,7 +21,7 @@ def counts(tokens: list[int], size: int) -> np.ndarray:
 def test_the_distribution_is_the_softmax_and_that_of_the_plain_sampler(temperature: float) -> None:
     logits = np.random.default_rng(3).normal(0, 1.5, 24).astype(np.float32)
     params = SamplingParams(temperature=temperature)
-    device, host = (Sampler(params, 17, Scratch(24, draws=draws), []) for draws in (True, False))
+    device, host = (Sampler(params, 17, Scratch(24, device_samples=own), []) for own in (True, False))
     assert device.on_device is not None and host.on_device is None
     weights = np.exp(logits.astype(np.float64) / temperature)
     expected = DRAWS * weights / weights.sum()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from drive import Answer, collect, drain, generate, run
-from toy import CompanionToy, FollowingToy, StreamingToy, ToyRuntime
+from toy import ChainedToy, CompanionToy, StreamingToy, ToyRuntime
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
@@ -139,7 +139,7 @@ def test_repetition_is_drafted_and_the_loop_taken_up_again(tokenizer: Tokenizer)
 
 @pytest.mark.parametrize(
     ("kind", "blocks"),
-    [(StreamingToy, 64), (CompanionToy, 64), (CompanionToy, 12), (FollowingToy, 64), (FollowingToy, 12)],
+    [(StreamingToy, 64), (CompanionToy, 64), (CompanionToy, 12), (ChainedToy, 64), (ChainedToy, 12)],
 )
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_comes_in_between(tokenizer: Tokenizer, seed: int, kind: type[StreamingToy], blocks: int) -> None:
@@ -188,7 +188,7 @@ def test_whatever_comes_in_between(tokenizer: Tokenizer, seed: int, kind: type[S
     if isinstance(runtime, CompanionToy):
         assert runtime.prefills and streaming._background.sequence is None
         assert streaming.cache.available() == runtime.kv_blocks
-    assert not isinstance(runtime, FollowingToy) or runtime.followed > 20
+    assert not isinstance(runtime, ChainedToy) or runtime.followed > 20
 
 
 def test_cancel_and_steer_take_effect_before_the_next_token(tokenizer: Tokenizer) -> None:

@@ -133,7 +133,8 @@ def test_a_bias_is_added_to_its_tokens() -> None:
         params = SamplingParams(logit_bias=bias)
         assert params.needs_logits
         assert Sampler(params, 0, Scratch(VOCAB), []).choose(logits, 0, None) == (chosen, None)
-    hot = Sampler(SamplingParams(temperature=1.0, logit_bias=((best, -100.0),)), 0, Scratch(VOCAB, draws=True), [])
+    biased = SamplingParams(temperature=1.0, logit_bias=((best, -100.0),))
+    hot = Sampler(biased, 0, Scratch(VOCAB, device_samples=True), [])
     assert hot.on_device is not None and not hot.on_device.plain
     assert best not in {hot.choose(logits, position, None)[0] for position in range(200)}
 

@@ -41,7 +41,7 @@ MESSAGES: list[Message] = [
     ("submit", "g2", GenerateRequest([2**31 - 1], speculate=False, prefill_only=True)),
     ("cancel", "g1"),
     ("steer", "g1", [1, 2, 3]),
-    ("ready", EngineInfo("m", 10, 64, 300, "native", "avx2", 2, 1, 2, 3, 4, "asked for")),
+    ("ready", EngineInfo("m", 10, 64, 300, "native", "avx2", 2, 1, 2, 3, 4, "as requested")),
     ("events", EVENTS),
 ]
 

@@ -112,7 +112,7 @@ class StreamingToy(ToyRuntime):
         assert all(stream.ended for stream in self.streams), "a copy while the device runs by itself"
         super().copy_block(source, target)
 
-    chooses, following = True, None
+    chooses, chained = True, None
 
     @property
     def streaming(self):
@@ -176,7 +176,7 @@ class CompanionToy(StreamingToy):
     def step(self, *args):
         best = super().step(*args)
         for run in self.prefills:
-            if run.share is not None and not run.failed:
+            if run.time_fraction is not None and not run.failed:
                 run.part()
         return best
 
@@ -190,7 +190,7 @@ class CompanionToy(StreamingToy):
         return self.prefills[-1]
 
 
-class FollowingToy(CompanionToy):
+class ChainedToy(CompanionToy):
     """The same model, whose steps over several sequences follow each other; each runs as late as it may."""
 
     def __init__(self, *args, **more) -> None:
@@ -198,7 +198,7 @@ class FollowingToy(CompanionToy):
         self.followed = 0
         self._queued: list[tuple] = []
 
-    following = property(lambda self: self)
+    chained = property(lambda self: self)
 
     def step(self, *args):
         assert not self._queued, "a step while others are under way"
@@ -234,13 +234,13 @@ class FollowingToy(CompanionToy):
 
 class ToyPrefill:
     def __init__(self, runtime, tokens, position, table) -> None:
-        self.done, self.failed, self.share = False, position % 5 == 4, None
+        self.done, self.failed, self.time_fraction = False, position % 5 == 4, None
         self._runtime, self._tokens, self._position, self._table = runtime, tokens, position, table
         self._left = 1 + int(np.random.default_rng(position).integers(0, 7))
 
     def part(self) -> None:
         assert not self.done and not self.failed, "it has ended"
-        self.share, self._left = None, self._left - 1
+        self.time_fraction, self._left = None, self._left - 1
         if self._left == 0:
             self.finish()
 
@@ -265,7 +265,7 @@ class ToyStream:
         history = None if sampling is None else sampling.history
         self._held = None if history is None else history.held.copy()
         self._mask, self._masked = None, sampling is not None and sampling.grammar
-        self._told, self._given = [], (0, 0)
+        self._logprobs, self._given = [], (0, 0)
         self._noise = np.random.default_rng(position)
 
     def read(self) -> list[int]:
@@ -279,8 +279,8 @@ class ToyStream:
         self.ended = self.finished
         return tokens
 
-    def told(self):
-        return self._told[slice(*self._given)]
+    def logprobs(self):
+        return self._logprobs[slice(*self._given)]
 
     def allow(self, mask) -> None:
         assert self._masked and self._mask is None
@@ -302,7 +302,7 @@ class ToyStream:
             self._token, told = self._runtime.next_token(
                 self._token, self._position, self._table, self._sampling, self._held, self._mask
             )
-            self._told.append(told)
+            self._logprobs.append(told)
             self._mask = None
             if self._held is not None:
                 self._held[self._token] = (int(self._held[self._token]) + 1) | SEEN

@@ -29,7 +29,7 @@ class StepsAhead:
         self.entries: list[BatchEntry] = []
         self.seconds = 0.0  # between the ends of the last two steps taken
         self._since = 0.0
-        self._runtime = None if streaming is None else streaming.following
+        self._runtime = None if streaming is None else streaming.chained
         self._cache = cache
         self._tables: list[BlockTable | None] = []  # by row, as they were when the chain began
         self._position: list[int] = []  # by row: the position of the token that it runs

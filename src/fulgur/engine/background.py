@@ -13,7 +13,7 @@ from fulgur.engine.cache import BlockTable
 from fulgur.engine.runtime import PrefillRun, Runtime
 from fulgur.engine.sequence import Sequence
 
-SHARE = 0.55  # fraction of the device's time for the prompt; a single stream keeps the rest of its speed
+TIME_FRACTION = 0.55  # fraction of the device's time for the prompt; a single stream keeps the rest of its speed
 
 
 class BackgroundPrefill:
@@ -58,7 +58,7 @@ class BackgroundPrefill:
         elif alone:
             self._run.finish()
         else:
-            self._run.share = SHARE
+            self._run.time_fraction = TIME_FRACTION
 
     def leave(self, sequence: Sequence) -> None:
         """Drop the rest of a sequence's prompt: it was cancelled."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fulgur.engine.runtime import FloatArray, FollowingRuntime, IntArray, RowChoice, Runtime, Told
+from fulgur.engine.runtime import ChainedRuntime, FloatArray, IntArray, Logprob, RowChoice, Runtime
 from fulgur.engine.sequence import Sequence
 
 
@@ -27,11 +27,11 @@ class Batch:
         self.capacity = runtime.max_rows
         self.chunk = runtime.prefill_rows
         self.rows = 0
-        self.wanted = 0
+        self.result_rows = 0
         self.needs_logits = False
         self.sampled = False  # some row's token is not simply the likeliest
         self.entries: list[BatchEntry] = []
-        self.told: list[Told | None] | None = None  # log-probabilities by result if the device chose, else None
+        self.logprobs: list[Logprob | None] | None = None  # log-probabilities by result if the device chose, else None
         self._choices: list[RowChoice | None] = []
         self.logits: FloatArray = np.empty((0, runtime.vocab_size), np.float32)
         self._runtime = runtime
@@ -39,7 +39,7 @@ class Batch:
         self._tokens = np.zeros(self.capacity, np.int32)
         self._positions = np.zeros(self.capacity, np.int32)
         self._slots = np.zeros(self.capacity, np.int32)
-        self._wanted = np.arange(self.capacity, dtype=np.int32)
+        self._logit_rows = np.arange(self.capacity, dtype=np.int32)
         self._counting = np.arange(max(context, self.capacity) + 1, dtype=np.int32)
         # Between two steps the CPU caches hold weights, so numpy's own code would be fetched from memory for a few
         # numbers. So decoding rows are written one by one, and the array views of each width are made once.
@@ -47,11 +47,11 @@ class Batch:
         self._widths: dict[int, tuple[IntArray, IntArray, IntArray, IntArray, IntArray]] = {}
 
     def clear(self) -> None:
-        if self.rows != self.wanted:
-            self._wanted[:] = self._counting[: self.capacity]
-        self.rows = self.wanted = 0
+        if self.rows != self.result_rows:
+            self._logit_rows[:] = self._counting[: self.capacity]
+        self.rows = self.result_rows = 0
         self.needs_logits = self.sampled = False
-        self.told = None
+        self.logprobs = None
         self._choices.clear()
         self.entries.clear()
 
@@ -62,13 +62,13 @@ class Batch:
         """
         tokens, positions, slots = self._cells
         first, slot, position = self.rows, sequence.slot, sequence.computed
-        assert first == self.wanted
+        assert first == self.result_rows
         row = first
         for token in (sequence.tokens[-1], *draft):
             tokens[row], positions[row], slots[row] = token, position, slot
             row, position = row + 1, position + 1
         self.entries.append(BatchEntry(sequence, row - first, draft, first))
-        self.rows = self.wanted = row
+        self.rows = self.result_rows = row
         self._note_choices(sequence, draft)
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
@@ -81,9 +81,9 @@ class Batch:
         self.rows += count
         first = -1
         if at + count == len(sequence.tokens) and not sequence.prefill_only:
-            first = self.wanted
-            self._wanted[first] = rows.stop - 1
-            self.wanted += 1
+            first = self.result_rows
+            self._logit_rows[first] = rows.stop - 1
+            self.result_rows += 1
             self._note_choices(sequence, [])
         self.entries.append(BatchEntry(sequence, count, [], first))
 
@@ -105,38 +105,38 @@ class Batch:
     def run(self) -> list[int]:
         """Run the step: one pass over the weights. Returns a token for each row that wants one: the most likely, or
         the one that the device chose. Fills `logits` if the host has to choose."""
-        rows, wanted, logits = self.rows, self.wanted, None
+        rows, results, logits = self.rows, self.result_rows, None
         streaming = self._runtime.streaming
         if self.sampled and not self.needs_logits and streaming is not None:
-            chosen, self.told = streaming.choose(*self._arrays(rows, wanted), self._choices)
+            chosen, self.logprobs = streaming.choose(*self._arrays(rows, results), self._choices)
             made: list[int] = chosen.tolist()
             return made
         if self.needs_logits:
-            if len(self.logits) < wanted:
-                self.logits = np.empty((wanted, self._runtime.vocab_size), np.float32)
+            if len(self.logits) < results:
+                self.logits = np.empty((results, self._runtime.vocab_size), np.float32)
             logits = self.logits
-        if rows == wanted:
+        if rows == results:
             arrays = self._widths.get(rows)
             if arrays is None:
-                arrays = self._widths[rows] = self._arrays(rows, wanted)
+                arrays = self._widths[rows] = self._arrays(rows, results)
         else:
-            arrays = self._arrays(rows, wanted)
+            arrays = self._arrays(rows, results)
         best: list[int] = self._runtime.step(*arrays, logits).tolist()
         return best
 
     @property
     def steady(self) -> bool:
         """Whether every row is a sequence's next token, and the device can choose it and all later ones by itself."""
-        if self.needs_logits or not self.rows == self.wanted == len(self.entries) == len(self._choices):
+        if self.needs_logits or not self.rows == self.result_rows == len(self.entries) == len(self._choices):
             return False
         return not self.sampled or all(choice is None or choice.sampling.steady for choice in self._choices)
 
-    def begin(self, runtime: FollowingRuntime) -> bool:
+    def begin(self, runtime: ChainedRuntime) -> bool:
         """Queue the step as the first of a chain; False if the runtime cannot chain these rows."""
-        tokens, positions, slots, tables, _ = self._arrays(self.rows, self.wanted)
+        tokens, positions, slots, tables, _ = self._arrays(self.rows, self.result_rows)
         begun = runtime.begin(tokens, positions, slots, tables, self._choices)
-        self.told = [None] * self.rows if begun else None
+        self.logprobs = [None] * self.rows if begun else None
         return begun
 
-    def _arrays(self, rows: int, wanted: int) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-        return self._tokens[:rows], self._positions[:rows], self._slots[:rows], self._tables, self._wanted[:wanted]
+    def _arrays(self, rows: int, results: int) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+        return self._tokens[:rows], self._positions[:rows], self._slots[:rows], self._tables, self._logit_rows[:results]

@@ -65,7 +65,7 @@ class Cache:
         self.blocks = runtime.kv_blocks
         self.roots: dict[str, Node] = {}  # by owner
         self.free = set(range(self.blocks))
-        self.idle = 0  # nodes that no sequence holds
+        self.unreferenced = 0  # nodes that no sequence holds
         self._clock = 0
         self._order = count()
         self._evictable: list[tuple[int, int, Node]] = []  # a heap; stale entries are skipped when popped
@@ -79,7 +79,7 @@ class Cache:
 
     def available(self) -> int:
         """Blocks that a sequence could get: free ones and those that may be evicted."""
-        return len(self.free) + self.idle
+        return len(self.free) + self.unreferenced
 
     def lookup(self, tokens: list[int], usable: int, root: Node) -> tuple[list[Node], Node | None, int]:
         """The longest cached prefix of tokens[:usable]: full blocks, a block to copy, and how much of it matches."""
@@ -202,7 +202,7 @@ class Cache:
                 node.stamp = self._clock
             else:
                 node = self._insert(parent, key, rest.pop(0), refs=0)
-                self.idle += 1
+                self.unreferenced += 1
             if self.states is not None and node.key == key:
                 self.states.capture(node, table.slot, computed)
             self._offer(node)
@@ -276,17 +276,17 @@ class Cache:
         if self.states is not None:
             self.states.drop(node)
         node.parent = None
-        self.idle -= 1
+        self.unreferenced -= 1
 
     def _hold(self, node: Node) -> None:
         if node.refs == 0:
-            self.idle -= 1
+            self.unreferenced -= 1
         node.refs += 1
 
     def _drop(self, node: Node) -> None:
         node.refs -= 1
         if node.refs == 0:
-            self.idle += 1
+            self.unreferenced += 1
             self._offer(node)
 
     def _offer(self, node: Node) -> None:

@@ -17,7 +17,7 @@ from fulgur.engine.wire import FrameReader, Message, frame, unpack_error
 from fulgur.sandbox import start
 
 _PATIENCE = 2.0  # seconds for a process whose socket is closed to end by itself
-_LAST_WORDS = 4096
+_TAIL = 4096  # bytes of its output
 
 
 class Child(asyncio.Protocol):
@@ -62,13 +62,11 @@ class Child(asyncio.Protocol):
             self.process.wait()
         how = "stopped answering" if asked else _how_it_ended(self.process.returncode)
         self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(self._log.tell() - _LAST_WORDS, 0))
-        words = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        self._log.seek(max(self._log.tell() - _TAIL, 0))
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
         self._log.close()
-        last = f" Its last words: {words[-1]}" if words else ""
-        return EngineDied(
-            f"the engine process {how}.{last}", hint="It is started again by itself; send the request again."
-        )
+        last = f" Last output: {lines[-1]}" if lines else ""
+        return EngineDied(f"the engine process {how}.{last}", hint="It restarts automatically; send the request again.")
 
     async def close(self) -> None:
         """End the process."""

@@ -81,9 +81,9 @@ def accept(entry: BatchEntry, batch: Batch, best: list[int], events: list[Event]
 
 
 def _choose(sequence: Sequence, sampler: Sampler, batch: Batch, best: list[int], row: int, events: list[Event]) -> int:
-    if batch.told is not None:
-        told = batch.told[row]
-        token, logprob = best[row], None if told is None else TokenLogprob(*told)
+    if batch.logprobs is not None:
+        found = batch.logprobs[row]
+        token, logprob = best[row], None if found is None else TokenLogprob(*found)
     else:
         token, logprob = sampler.choose(batch.logits[row], len(sequence.tokens), sequence.matcher)
     take(sequence, token, logprob, events)
@@ -94,5 +94,5 @@ def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, events: l
     """Append a chosen token to its sequence and advance the grammar."""
     matcher = sequence.matcher
     if matcher is not None and token not in sequence.stop_ids and not matcher.accept(token):
-        raise EngineError(f"the grammar refused token {token}, which it had allowed")
+        raise EngineError(f"the grammar rejected token {token} after allowing it")
     sequence.push(token, logprob, events)

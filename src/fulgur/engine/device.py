@@ -28,14 +28,13 @@ class Choice:
 
 def check_device(name: str) -> None:
     if re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", name) is None:
-        raise UsageError(f"there is no device {name!r}", hint=f"Choose one of: {DEVICES}.")
+        raise UsageError(f"unknown device {name!r}", hint=f"Choose one of: {DEVICES}.")
 
 
 def bits_of(kv_dtype: str) -> int:
     bits = KV_DTYPES.get(kv_dtype)
     if bits is None:
-        known = " or ".join(KV_DTYPES)
-        raise FulgurError(f"keys and values cannot be kept as {kv_dtype!r}", hint=f"kv_dtype is {known}.")
+        raise FulgurError(f"unknown kv_dtype {kv_dtype!r}", hint=f"Choose one of: {', '.join(KV_DTYPES)}.")
     return bits
 
 
@@ -49,10 +48,10 @@ def choose(options: EngineOptions) -> Choice:
             ("the reference runtime", options.runtime == "reference"),
         ):
             if unused:
-                raise FulgurError(f"{name} is for the CPU, and the device is {options.device}")
-        choice = Choice(int(options.device.partition(":")[2] or 0), "asked for")
+                raise FulgurError(f"{name} applies only to the CPU, but the device is {options.device}")
+        choice = Choice(int(options.device.partition(":")[2] or 0), "as requested")
     elif options.device == "cpu":
-        choice = Choice(None, "asked for")
+        choice = Choice(None, "as requested")
     else:
         choice = _automatic(options)
     _check_kv_dtype(options.kv_dtype, choice)
@@ -76,8 +75,8 @@ def _check_kv_dtype(kv_dtype: str, choice: Choice) -> None:
         if choice.gpu is not None:
             here, there, known = "GPU", "CPU", GPU_KV_DTYPES
         raise FulgurError(
-            f"kv_dtype {kv_dtype!r} is for the {there}, and the model would run on the {here}: {choice.reason}",
-            hint=f"On the {here} kv_dtype is {' or '.join(known)}; the setting `device` names another one.",
+            f"kv_dtype {kv_dtype!r} works only on the {there}, but the model would run on the {here} ({choice.reason})",
+            hint=f"Choose {' or '.join(known)} for the {here}, or set `device` to another device.",
         )
 
 
@@ -85,30 +84,30 @@ def _automatic(options: EngineOptions) -> Choice:
     from fulgur.kernels.cuda.device import survey
 
     if options.runtime == "reference" or options.threads:
-        return Choice(None, "threads were asked for" if options.threads else "the reference runtime was asked for")
+        return Choice(None, "threads were requested" if options.threads else "the reference runtime was requested")
     if options.kv_dtype not in GPU_KV_DTYPES:
-        return Choice(None, f"kv_dtype {options.kv_dtype!r} was asked for")
+        return Choice(None, f"kv_dtype {options.kv_dtype!r} was requested")
     size = weight_bytes(options.model)
     if size is None:
         return Choice(None, "GGUF files and packed folders run on the CPU")
     if size < SMALL and options.kv_dtype in CPU_KV_DTYPES and options.bits != 16:
-        return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
+        return Choice(None, f"{size / 1e6:,.0f} MB of weights: small enough for the CPU")
     try:
         survey()  # asks the driver, so that a machine without one does not wait for torch
         from fulgur.kernels.cuda.open import check_folder, usable
 
         gpu = usable()
     except FulgurError as error:
-        return Choice(None, f"no GPU can be used: {error.message}")
+        return Choice(None, f"no usable GPU: {error.message}")
     bits = options.bits or 16
     need = size * bits // 16
     if need > gpu.memory:
-        return Choice(None, f"the {gpu.name} has {gpu.memory / 1e9:.0f} GB, the weights need {need / 1e9:.0f}")
+        return Choice(None, f"the {gpu.name} has {gpu.memory / 1e9:.0f} GB, the weights need {need / 1e9:.0f} GB")
     try:
         check_folder(options.model)
     except FulgurError as error:
         return Choice(None, error.message)
-    return Choice(0, f"{size / 1e9:.1f} GB of weights, and a GPU that can be used")
+    return Choice(0, f"{size / 1e9:.1f} GB of weights, and a usable GPU")
 
 
 def weight_bytes(model: Path) -> int | None:

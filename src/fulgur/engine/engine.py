@@ -55,7 +55,7 @@ class Engine:
             self.context,
             self.cost,
             max_draft,
-            draws=runtime.streaming is not None,
+            device_samples=runtime.streaming is not None,
             own_draft=None if runtime.drafting is None else self.scheduler.own_draft,
         )
         self._requests: dict[str, Request] = {}
@@ -76,7 +76,7 @@ class Engine:
         self._submitted += 1
         request_id = request_id or f"request-{self._submitted}"
         if request_id in self._requests:
-            raise InvalidRequest(f"request {request_id} is already there")
+            raise InvalidRequest(f"a request with the id {request_id} already exists")
         made = self._requests[request_id] = self._maker.make(request_id, request)
         if made.leader.finished is None:
             self.scheduler.waiting.append(made.leader)
@@ -103,7 +103,7 @@ class Engine:
         plan_decode(scheduler, batch)
         if scheduler.waiting or len(batch.entries) < len(scheduler.running):
             plan_prefill(scheduler, batch, self._background, self._admitted)
-        if batch.rows == batch.wanted == len(scheduler.running) == 1 and not scheduler.waiting:
+        if batch.rows == batch.result_rows == len(scheduler.running) == 1 and not scheduler.waiting:
             sequence = batch.entries[0].sequence
             if sequence.computed + 1 == len(sequence.tokens) and not sequence.followers and loop.start(sequence):
                 return self._follow_loop()
@@ -114,14 +114,14 @@ class Engine:
             start = perf_counter()
             best = batch.run()
             now = perf_counter()
-            rows, decoding, by_host = batch.rows, batch.rows == batch.wanted, batch.needs_logits
+            rows, decoding, by_host = batch.rows, batch.rows == batch.result_rows, batch.needs_logits
             for entry in batch.entries:
                 self._take(entry, best, now)
             if decoding:  # sampling on the host is part of the cost of the rows
                 choosing = perf_counter() - now if by_host else 0.0
                 self.cost.observe(rows, self._background.seconds(now - start) + choosing)
         prefilled = self._background.settle()
-        if prefilled is not None and prefilled.computed >= prefilled.full_at:
+        if prefilled is not None and prefilled.computed >= prefilled.commit_at:
             scheduler.commit(prefilled)
         events, self._events = self._events, []
         return events
@@ -177,7 +177,7 @@ class Engine:
     def _check_length(self, length: int, what: str, spare: int) -> None:
         if length + spare > self.context:
             raise ContextLengthExceeded(
-                f"the {what} has {length} tokens; the context holds {self.context}, the answer included",
+                f"the {what} has {length} tokens; the context holds {self.context} tokens, including the answer",
                 hint="Shorten it, or start the engine with a larger KV cache if the model's context allows it.",
             )
 
@@ -199,7 +199,7 @@ class Engine:
         else:
             accept(entry, self._batch, best, self._events)
             sequence.note_first_token(now)
-        if sequence.computed >= sequence.full_at:
+        if sequence.computed >= sequence.commit_at:
             self.scheduler.commit(sequence)
         if sequence.followers and entry.first >= 0:
             self._fork(sequence, entry, best, now)
@@ -230,7 +230,7 @@ class Engine:
 
     def _settle(self, sequence: Sequence) -> None:
         """After a sequence left the device's loop: share its full blocks, and close it if it has finished."""
-        if sequence.computed >= sequence.full_at:
+        if sequence.computed >= sequence.commit_at:
             self.scheduler.commit(sequence)
         if sequence.finished is not None:
             self._finish(sequence, perf_counter())

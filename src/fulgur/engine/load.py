@@ -65,7 +65,7 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     from fulgur.model.weights import load
 
     if options.runtime not in RUNTIMES:
-        raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
+        raise FulgurError(f"unknown runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
     kv_bits = bits_of(options.kv_dtype)
     checksums.check(options.model)
     tokenizer = open_tokenizer(options.model)
@@ -87,7 +87,8 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
             runtime = open_runtime(options.runtime, weights, blocks, options.threads, kv_bits)
         except MemoryError:
             raise FulgurError(
-                f"a KV cache of {blocks * BLOCK_TOKENS:,} tokens takes {kv_bytes / 1e9:,.1f} GB, more than there is",
+                f"a KV cache of {blocks * BLOCK_TOKENS:,} tokens needs {kv_bytes / 1e9:,.1f} GB, "
+                "more than is available",
                 hint="Set a smaller context or kv_tokens.",
             ) from None
     if "cost" not in engine_options:
@@ -117,7 +118,7 @@ def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None, 
         kept = snapshots(weights.config)
         return NativeRuntime(weights, kv_blocks=blocks, threads=threads, snapshots=kept, kv_bits=kv_bits)
     if kv_bits != 16:
-        raise FulgurError("the reference runtime keeps keys and values in bf16 only", hint="Leave kv_dtype out.")
+        raise FulgurError("the reference runtime supports only kv_dtype bf16", hint="Leave kv_dtype unset.")
     from fulgur.kernels.reference import Runtime as ReferenceRuntime
 
     return ReferenceRuntime(weights, kv_blocks=blocks, threads=threads)
@@ -164,7 +165,7 @@ def kv_blocks(config: ModelConfig, tokens: int | None, kv_bits: int = 16) -> int
         affordable = free_memory() // 4 // kv_bytes_per_token(config, kv_bits)
         tokens = max(min(tokens, affordable), 1024)
     if tokens < BLOCK_TOKENS:
-        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {BLOCK_TOKENS}.")
+        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Set it to at least {BLOCK_TOKENS}.")
     return -(-tokens // BLOCK_TOKENS)
 
 

@@ -108,9 +108,9 @@ def _take(sequence: Sequence, tokens: list[int], run: TokenStream, events: list[
     if sampler is None or sampler.sampling.plain:
         sequence.extend(tokens, events)
     else:
-        told = run.told() if sampler.sampling.logprobs >= 0 else [None] * len(tokens)
+        logprobs = run.logprobs() if sampler.sampling.logprobs >= 0 else [None] * len(tokens)
         try:
-            for token, one in zip(tokens, told, strict=True):
+            for token, one in zip(tokens, logprobs, strict=True):
                 take(sequence, token, None if one is None else TokenLogprob(*one), events)
                 if sequence.finished is not None:
                     break

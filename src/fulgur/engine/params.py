@@ -105,9 +105,10 @@ class GenerateRequest:
     def check(self, vocab_size: int) -> None:
         """Raise InvalidRequest unless the engine can serve this (the context's length is checked by the engine)."""
         self.params.check()
-        _require(bool(self.prompt), "prompt", "nothing", "at least one token")
+        if not self.prompt:
+            raise InvalidRequest("prompt is empty; it must have at least one token")
         _require(1 <= self.n <= 256, "n", self.n, "between 1 and 256")
-        _require(self.n == 1 or not self.past, "n", self.n, "1 for an answer that is taken up again")
+        _require(self.n == 1 or not self.past, "n", self.n, "1 when an answer is resumed")
         check_tokens(self.prompt, vocab_size, "prompt")
         for tokens in self.past:
             check_tokens(tokens, vocab_size, "past")
@@ -117,7 +118,7 @@ class GenerateRequest:
 def check_tokens(tokens: list[int], vocab_size: int, name: str) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         wrong = next(token for token in tokens if not 0 <= token < vocab_size)
-        _require(False, name, f"token {wrong}", f"tokens of the vocabulary (0 to {vocab_size - 1})")
+        raise InvalidRequest(f"{name} contains token {wrong}, outside the vocabulary (0 to {vocab_size - 1})")
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:

@@ -51,13 +51,13 @@ class RequestMaker:
         cost: StepCost,
         max_draft: int,
         *,
-        draws: bool = False,
+        device_samples: bool = False,
         own_draft: Callable[[Sequence, int], list[int]] | None = None,
     ) -> None:
-        """`draws`: the runtime can sample by itself, so the host has to sample in the same way. `own_draft`: drafts
-        with the model's own head, if it has one."""
+        """`device_samples`: the runtime can sample by itself, so the host has to sample in the same way. `own_draft`:
+        drafts with the model's own head, if it has one."""
         self._tokenizer = tokenizer
-        self._scratch = Scratch(vocab_size, draws=draws)
+        self._scratch = Scratch(vocab_size, device_samples=device_samples)
         self._context = context
         self._cost = cost
         self._max_draft = max_draft

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]  # one bit per token, the lowest first
-Told: TypeAlias = tuple[float, tuple[tuple[int, float], ...]]  # a token's log-probability; the likeliest with theirs
+Logprob: TypeAlias = tuple[float, tuple[tuple[int, float], ...]]  # a token's log-probability; the likeliest with theirs
 SEEN = 1 << 31
 
 
@@ -146,7 +146,7 @@ class TokenStream(Protocol):
         """The tokens since the last call, waiting for at least one; none only when the run has ended."""
         ...
 
-    def told(self) -> list[Told]:
+    def logprobs(self) -> list[Logprob]:
         """The log-probabilities of the tokens that the last `read` or `stop` returned."""
         ...
 
@@ -159,7 +159,7 @@ class TokenStream(Protocol):
         ...
 
 
-class FollowingRuntime(Protocol):
+class ChainedRuntime(Protocol):
     """Chained steps over several sequences: each step continues from the tokens that the one before it chose. Until the
     last step has been taken, the engine calls nothing else on the runtime."""
 
@@ -187,7 +187,7 @@ class StreamingRuntime(Runtime, Protocol):
     """A runtime that decodes without the host and chooses tokens itself: the same ones that `sample.py` would."""
 
     @property
-    def following(self) -> FollowingRuntime | None:
+    def chained(self) -> ChainedRuntime | None:
         """The chained steps over several sequences, if the runtime has them, else None."""
         ...
 
@@ -214,7 +214,7 @@ class StreamingRuntime(Runtime, Protocol):
         tables: IntArray,
         logit_rows: IntArray,
         choices: Sequence[RowChoice | None],
-    ) -> tuple[IntArray, list[Told | None]]:
+    ) -> tuple[IntArray, list[Logprob | None]]:
         """Like `step`, with the token of each of `logit_rows` chosen as `choices` says (None: the likeliest)."""
         ...
 
@@ -224,7 +224,7 @@ class PrefillRun(Protocol):
 
     done: bool
     failed: bool  # for lack of memory
-    share: float | None  # set before a step: parts that take this fraction of the time are queued after its rows
+    time_fraction: float | None  # set before a step: queue parts that take this fraction of the time after its rows
 
     def finish(self) -> None:
         """Queue all the remaining parts."""

@@ -25,12 +25,12 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 class Scratch:
-    """Work arrays for one row; all samplers of an engine share them. `draws`: sample with Gumbel noise, as the device
-    does; otherwise invert the distribution function, which is cheaper on a CPU."""
+    """Work arrays for one row; all samplers of an engine share them. `device_samples`: sample with Gumbel noise, as
+    the device does; otherwise invert the distribution function, which is cheaper on a CPU."""
 
-    def __init__(self, vocab_size: int, *, draws: bool = False) -> None:
+    def __init__(self, vocab_size: int, *, device_samples: bool = False) -> None:
         self.logits = np.empty(vocab_size, np.float32)
-        self.gumbel = Gumbel(vocab_size) if draws else None
+        self.gumbel = Gumbel(vocab_size) if device_samples else None
         self.room = Room(vocab_size)
         self.allowed = np.empty(vocab_size, np.uint8)
 

@@ -89,7 +89,7 @@ class Scheduler:
         """Share the blocks that became full."""
         assert sequence.table is not None
         self.cache.commit(sequence.table, sequence.tokens, sequence.computed)
-        sequence.full_at = (len(sequence.table.nodes) + 1) * self.cache.size
+        sequence.commit_at = (len(sequence.table.nodes) + 1) * self.cache.size
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a running or waiting sequence; what it computed goes to the prefix cache."""
@@ -107,5 +107,5 @@ class Scheduler:
 
     def _run(self, sequence: Sequence, table: BlockTable) -> None:
         sequence.slot, sequence.table = self._slots.pop(), table
-        sequence.full_at = (len(table.nodes) + 1) * self.cache.size
+        sequence.commit_at = (len(table.nodes) + 1) * self.cache.size
         self.running.append(sequence)

@@ -30,13 +30,13 @@ class Sequence:
     __slots__ = (
         "admitted_at",
         "beginning",
+        "commit_at",
         "computed",
         "context",
         "decoder",
         "finished",
         "first_token_at",
         "followers",
-        "full_at",
         "index",
         "matcher",
         "max_tokens",
@@ -66,7 +66,7 @@ class Sequence:
         self.computed = 0
         self.slot = -1
         self.table: BlockTable | None = None
-        self.full_at = 0  # the length at which its next block is full
+        self.commit_at = 0  # the length at which its next block is full
         self.sampler: Sampler | None = None
         self.matcher: Matcher | None = None
         self.beginning: Beginning | None = None

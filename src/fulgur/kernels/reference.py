@@ -332,7 +332,7 @@ class Runtime:
         if isa not in (None, "reference"):
             raise FulgurError(f"the reference runtime has no instruction set {isa!r}")
         if threads not in (None, 1):
-            raise FulgurError(f"the reference runtime has one thread, {threads} were asked for")
+            raise FulgurError(f"the reference runtime has one thread, but {threads} were requested")
         config = weights.config
         self.config, self.weights, self.kv_blocks = config, weights, kv_blocks
         self.vocab_size = config.vocab_size
@@ -377,7 +377,7 @@ class Runtime:
         """Copy one KV block (a sequence that forks in the middle of a block)."""
         for block in (source, target):
             if not 0 <= block < self.kv_blocks:
-                raise ValueError(f"block {block} is not one of {self.kv_blocks}")
+                raise ValueError(f"KV block {block} does not exist; there are {self.kv_blocks}")
         self._network.copy_block(source, target)
 
     @property

@@ -43,7 +43,7 @@ class DeltaStates:
                 kept.clear()
                 kept[0] = self._nothing
             if first not in kept:
-                raise ValueError(f"sequence {s} has no state of {first} tokens")
+                raise ValueError(f"sequence {s} has no recurrent state at position {first}")
             for other in [p for p in kept if p > first or p < first - self.KEPT]:
                 del kept[other]
 

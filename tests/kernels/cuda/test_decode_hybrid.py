@@ -118,7 +118,7 @@ def test_a_run_then_company_then_alone() -> None:
     expected = FloatModel(source).logits([*tokens[:4], *single])
     assert row_error(logits[:1], expected[7:8]) < 6e-3
     assert row_error(rows(model, single[4:5], 8), expected[8:9]) < 6e-3
-    with pytest.raises(ValueError, match="no state of 3 tokens"):
+    with pytest.raises(ValueError, match="no recurrent state at position 3"):
         rows(model, single[:1], 3)
     model.close()
 
@@ -170,9 +170,9 @@ def test_both_ways_are_tried_before_one_is_used(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(alone, size, value)
     for name, broken, seconds, told in (
         ("experts", 0.0, 0.5, "persistent"),
-        ("experts", 0.0, 2.0, "slower here (50% of its speed)"),
-        ("dense", 1.0, 0.5, "other logits here"),
-        ("dense", np.nan, 0.5, "other logits here"),
+        ("experts", 0.0, 2.0, "slower here (50% of the general driver's speed)"),
+        ("dense", 1.0, 0.5, "different logits here"),
+        ("dense", np.nan, 0.5, "different logits here"),
     ):
         model, source = opened(name)
         tried: list[alone.Trial] = []

@@ -129,7 +129,7 @@ def test_a_prompt_at_once_then_a_run(family: str) -> None:
     again = rows(model, single[1:3], 76)
     assert again.argmax(axis=1).tolist() == single[2:4]
     if model.states is not None:
-        with pytest.raises(ValueError, match="no state of 20 tokens"):
+        with pytest.raises(ValueError, match="no recurrent state at position 20"):
             rows(model, single[:1], 20)
     model.close()
 

@@ -108,7 +108,7 @@ NAME = "model.layers.0.self_attn.k_proj.weight"
         ({NAME + "_scale_inv": torch.ones(1, 1)}, r"_scale_inv: expected shape \[1, 2\] .* found \[1, 1\]"),
         ({NAME: torch.zeros(64, 256, dtype=torch.int32)}, "type I32 is not supported"),
         ({"model.layers.1.mlp.experts.7.up_proj.weight": None}, r"experts.7.up_proj.weight \[136, 256\] is missing"),
-        ({NAME: torch.full((64, 256), float("nan"))}, "layer 0, qkv: the weights hold values that are not finite"),
+        ({NAME: torch.full((64, 256), float("nan"))}, "layer 0, qkv: the weights contain values that are not finite"),
     ],
 )
 def test_a_wrong_checkpoint_says_what_is_wrong(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -138,7 +138,7 @@ def test_a_folder_becomes_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (600 << 20, 1 << 30))
     engine, info = open_engine(EngineOptions(tmp_path, device="cuda:0"), max_draft=0, cost=None)
-    assert (info.runtime, info.reason, info.context) == ("cuda", "asked for", CONFIG.max_context)
+    assert (info.runtime, info.reason, info.context) == ("cuda", "as requested", CONFIG.max_context)
     assert info.kv_tokens == 65536 and info.kv_bytes == 65536 * 2 * 2 * 2 * 64 and "emulated" in info.isa
     engine.submit(GenerateRequest([5, 6, 7], SamplingParams(max_tokens=3)))
     events = []

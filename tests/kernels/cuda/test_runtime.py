@@ -97,7 +97,7 @@ def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch,
     assert np.linalg.norm(found[0] - found[1]) < 0.03 * np.linalg.norm(found[1])
     model.together.batch_from = 3
     sampler = Sampler(
-        SamplingParams(temperature=1.0, top_k=9, logprobs=1), 3, Scratch(model.vocab_size, draws=True), []
+        SamplingParams(temperature=1.0, top_k=9, logprobs=1), 3, Scratch(model.vocab_size, device_samples=True), []
     )
     choices = [None, RowChoice(sampler.sampling, 1), RowChoice(sampler.sampling, 7)]
     chosen, told = model.choose(tokens, positions, sequences, tables, rows, choices)
@@ -122,21 +122,21 @@ def test_steps_follow_each_other(monkeypatch: pytest.MonkeyPatch, folder: Path) 
     model, _ = check.small_runtime("llama", "bf16", "persistent", "cpu")
     tables = np.array([[3, 4], [7, -1], [5, 6]], np.int32)
     tokens, positions, sequences = (np.array(a, np.int32) for a in ([5, 6, 7], [62, 3, 63], [0, 1, 2]))
-    sampler = Sampler(SamplingParams(temperature=1.0, top_k=9), 3, Scratch(model.vocab_size, draws=True), [])
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=9), 3, Scratch(model.vocab_size, device_samples=True), [])
     expected, taken, last = [], [], tokens
     for step in range(4):
         choices = [None, RowChoice(sampler.sampling, 9 + step), None]
         last, _ = model.choose(last, positions + step, sequences, tables, sequences, choices)
         expected.append(last.tolist())
-    following, before = model.following, tables.copy()
+    chained, before = model.chained, tables.copy()
     before[0, 1] = -1  # it comes later
-    assert following.begin(tokens, positions, sequences, before, [None, RowChoice(sampler.sampling, 9), None])
+    assert chained.begin(tokens, positions, sequences, before, [None, RowChoice(sampler.sampling, 9), None])
     for step in range(4):
         if step < 3:
-            following.follow(before if step == 0 else tables)
-        taken.append(following.take())
+            chained.follow(before if step == 0 else tables)
+        taken.append(chained.take())
     assert taken == expected and len(set(map(tuple, taken))) > 1
-    assert not following.begin(tokens[:1], positions[:1], sequences[:1], tables, [None])
+    assert not chained.begin(tokens[:1], positions[:1], sequences[:1], tables, [None])
     model.close()
 
 
@@ -187,7 +187,7 @@ def test_a_prompt_beside_steps_of_another_sequence() -> None:
     run = model.begin_prefill(tokens[:-1], 0, tables[0])
 
     def let_it_run() -> None:
-        run.share = None if run.done else 0.9
+        run.time_fraction = None if run.done else 0.9
 
     beside = steps(1, 6, let_it_run)
     if not run.done:

@@ -71,7 +71,7 @@ def rows(noise: np.random.Generator, kind: int) -> np.ndarray:
 def test_the_host_chooses_the_same(device: DeviceSampler, case: int, kind: int) -> None:
     """Three rows of one sequence, the later ones behind a draft; then the next step, with what was chosen."""
     params, noise = CASES[case], np.random.default_rng(100 * case + kind)
-    sampler = Sampler(params, case, Scratch(VOCAB, draws=True), [5, 6, 7])
+    sampler = Sampler(params, case, Scratch(VOCAB, device_samples=True), [5, 6, 7])
     position = 10
     for _ in range(2 if params.penalised else 1):
         logits, draft = rows(noise, kind), noise.integers(0, 50, 2).tolist()
@@ -106,7 +106,7 @@ def test_the_host_chooses_the_same(device: DeviceSampler, case: int, kind: int) 
 def test_logits_that_are_not_numbers_give_some_token(device: DeviceSampler) -> None:
     held = torch.full((2, VOCAB), float("nan"))
     for params in (SamplingParams(), CASES[2], CASES[7]):
-        sampling = Sampler(params, 0, Scratch(VOCAB, draws=True), []).on_device
+        sampling = Sampler(params, 0, Scratch(VOCAB, device_samples=True), []).on_device
         assert sampling is not None
         device.choose([(1, RowChoice(sampling, 3))], held.data_ptr())
         assert device.chosen([(1, None)])[0] == [0]

@@ -64,7 +64,7 @@ def test_the_device_samples_as_the_host_does(driver: str) -> None:
     """The device's tokens are the ones that the host chooses from its logits: a temperature within the step, everything
     else between steps; under a grammar with a mask for every token."""
     model, table = opened(driver), check.table()[0]
-    scratch, noise = Scratch(model.vocab_size, draws=True), np.random.default_rng(2)
+    scratch, noise = Scratch(model.vocab_size, device_samples=True), np.random.default_rng(2)
     allowed = (noise.random((5, -(-model.vocab_size // 32) * 32)) < 0.3).astype(np.uint8)
     found = []
     for seed, params in enumerate(SAMPLED):
@@ -77,7 +77,7 @@ def test_the_device_samples_as_the_host_does(driver: str) -> None:
             if masked and len(tokens) < 5:
                 run.allow(np.packbits(allowed[len(tokens)], bitorder="little").view(np.uint32))
             tokens += run.read()
-            told += run.told()
+            told += run.logprobs()
         previous = 7
         for position, token in enumerate(tokens):
             mask = Allowed(allowed[position]) if masked else None

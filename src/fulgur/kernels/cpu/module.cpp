@@ -51,7 +51,8 @@ class NativeRuntime {
       const auto data = nb::cast<Bytes>(t[0]);
       Matrix m{data.data(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), nb::cast<int>(t[4]), 2};
       if (views.empty()) in_place = nb::cast<bool>(t[5]);
-      if (in_place != nb::cast<bool>(t[5])) throw std::invalid_argument("some dense matrices lie in pairs of tiles");
+      if (in_place != nb::cast<bool>(t[5]))
+        throw std::invalid_argument("either all dense matrices or none must be stored in pairs of tiles");
       if (in_place) {
         check_kind(m, name.c_str());
         if (data.size() != m.bytes()) throw std::invalid_argument("matrix '" + name + "' has the wrong size");
@@ -187,14 +188,14 @@ class NativeRuntime {
     if (positions.size() != tokens.size() || sequences.size() != tokens.size() || argmax.size() < wanted.size() ||
         m > n)
       throw std::invalid_argument(
-          "tokens, positions and sequences must have one length, and argmax room for every wanted row");
+          "tokens, positions and sequences must have the same length, and argmax must have room for every logit row");
     for (int i = 0; i < n; i++) {
       const int token = tokens.data()[i], position = positions.data()[i], sequence = sequences.data()[i];
       if (token < 0 || token >= dims_.vocab)
         throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
       if (sequence < 0 || sequence >= static_cast<int>(tables.shape(0)))
-        throw std::out_of_range("row " + std::to_string(i) + " names sequence " + std::to_string(sequence) +
-                                ", which has no table");
+        throw std::out_of_range("row " + std::to_string(i) + " belongs to sequence " + std::to_string(sequence) +
+                                ", which has no block table");
       if (position < 0 || position >= dims_.context || position / kBlockTokens >= static_cast<int>(tables.shape(1)))
         throw std::out_of_range("position " + std::to_string(position) + " is outside the context or the block table");
       const int32_t* table = tables.data() + sequence * tables.shape(1);
@@ -207,8 +208,8 @@ class NativeRuntime {
     }
     for (int i = 0; i < m; i++)
       if (wanted.data()[i] < (i ? wanted.data()[i - 1] + 1 : 0) || wanted.data()[i] >= n)
-        throw std::out_of_range("logits wanted of row " + std::to_string(wanted.data()[i]) +
-                                ": rows of the step in ascending order are wanted");
+        throw std::out_of_range("logit row " + std::to_string(wanted.data()[i]) +
+                                " is invalid: logit rows must be rows of the step, in ascending order");
     if (logits && (static_cast<int>(logits->shape(0)) < m || static_cast<int>(logits->shape(1)) != dims_.vocab))
       throw std::invalid_argument("logits must be [at least " + std::to_string(m) + ", " + std::to_string(dims_.vocab) +
                                   "]");
@@ -220,7 +221,8 @@ class NativeRuntime {
 
   void copy_block(int source, int target) {
     if (std::min(source, target) < 0 || std::max(source, target) >= kv_blocks_)
-      throw std::out_of_range("no such KV block");
+      throw std::out_of_range("KV block " + std::to_string(source) + " or " + std::to_string(target) +
+                              " does not exist");
     alive().copy_block(source, target);
   }
   void save_state(int slot, int position, int snapshot) { alive().save(slot, position, snapshot); }
@@ -231,7 +233,8 @@ class NativeRuntime {
     const int length = static_cast<int>(out.size());
     check_draft(sequence, tables, position + length);
     if (token < 0 || token >= dims_.vocab || position < 1 || length < 1)
-      throw std::out_of_range("a draft after token " + std::to_string(token) + " at " + std::to_string(position));
+      throw std::out_of_range("cannot draft after token " + std::to_string(token) + " at position " +
+                              std::to_string(position));
     Runtime& runtime = alive();
     nb::gil_scoped_release release;
     return runtime.draft(sequence, tables.data(), tables.shape(1), token, position, out.data(), length);
@@ -266,7 +269,7 @@ class NativeRuntime {
   void check_draft(int sequence, const Table& tables, int tokens) {
     if (!dims_.draft_vocab) throw std::invalid_argument("this model has no drafting head");
     if (sequence < 0 || sequence >= std::min(static_cast<int>(tables.shape(0)), dims_.slots) || tokens > dims_.context)
-      throw std::out_of_range("no draft of sequence " + std::to_string(sequence));
+      throw std::out_of_range("cannot draft for sequence " + std::to_string(sequence));
     const int32_t* table = tables.data() + sequence * tables.shape(1);
     for (int b = 0; b * kBlockTokens < tokens; b++)
       if (b >= static_cast<int>(tables.shape(1)) || table[b] < 0 || table[b] >= kv_blocks_)

@@ -52,7 +52,9 @@ def why_general(decode: Trial, general: Trial) -> str:
     """Why the general driver runs a single sequence; an empty string if the decode kernels do."""
     apart = np.linalg.norm(decode.logits - general.logits, axis=1) / np.linalg.norm(general.logits, axis=1)
     if not np.median(apart) <= APART:  # also where it is not a number
-        return f"the decode kernels compute other logits here ({np.median(apart):.1%} apart)"
+        return f"the decode kernels compute different logits here (relative difference {np.median(apart):.1%})"
     if decode.seconds > general.seconds:
-        return f"the decode kernels are slower here ({general.seconds / decode.seconds:.0%} of its speed)"
+        return (
+            f"the decode kernels are slower here ({general.seconds / decode.seconds:.0%} of the general driver's speed)"
+        )
     return ""

@@ -1,4 +1,4 @@
-"""A decode step over many sequences: the products of prefill (csrc/wide.cuh), with kernels between them for rows of
+"""A decode step over many sequences: products for a few rows (csrc/rows.cuh), with kernels between them for rows of
 different sequences (csrc/batch.cu), captured into a CUDA graph for each number of rows.
 
 An expert that several rows chose is read once. Logits differ from those of the decode kernels in their last bits, as
@@ -32,7 +32,7 @@ Int = npt.NDArray[np.int32]
 ROWS = 64  # of a step, at most
 BUCKETS = (8, 16, 32, 64)  # numbers of rows that have a graph
 SPLITS = 8  # of a row's keys
-KEYS, MOST_HEADS = 64, 16  # as in attend.cuh
+BLOCK_KEYS, MOST_HEADS = 64, 16  # as in attend.cuh
 ROPE_BYTES = 4 * 4 * 256  # shared memory of a CTA: one head per warp
 TILES = {8: 8, 16: 16, 32: 16, 64: 32}  # by rows of a step: how many rows of an expert are multiplied together
 
@@ -77,7 +77,7 @@ class StepInput:
         its rows read does not change."""
         if self._used is not None:
             tables = tables[self._used]
-        blocks = min(position // KEYS + 1, tables.shape[1])
+        blocks = min(position // BLOCK_KEYS + 1, tables.shape[1])
         now, known = np.maximum(tables[:, :blocks], 0), self._known[: len(tables), :blocks]
         changed = (now != known).any(axis=1)
         if not changed.any():
@@ -100,7 +100,7 @@ def possible(prefill: Prefill) -> TypeGuard[FastPrefill]:
 def attend_bytes(head_dim: int) -> int:
     """Shared memory of a CTA, as `AttendRoom`."""
     row = 2 * (head_dim + 8)
-    return 2 * KEYS * row + MOST_HEADS * (row + 2 * (KEYS + 8) + 4 * (KEYS + 4) + 12) + 16
+    return 2 * BLOCK_KEYS * row + MOST_HEADS * (row + 2 * (BLOCK_KEYS + 8) + 4 * (BLOCK_KEYS + 4) + 12) + 16
 
 
 class BatchStep:
@@ -193,7 +193,7 @@ class BatchStep:
         if plan.moe:
             found |= {
                 "y": made(most, c.d_model), "place": made(most, kind=whole), "row": made(most, kind=whole),
-                "share": made(most, kind=single), "tiles": made(4 * (c.n_experts + most), kind=whole),
+                "routing_weight": made(most, kind=single), "tiles": made(4 * (c.n_experts + most), kind=whole),
                 "tile_count": made(4, kind=whole),
             }  # fmt: skip
         return found
@@ -293,7 +293,7 @@ class BatchStep:
                 parts=b["parts"],
                 row=b["row"],
                 place=b["place"],
-                share=b["share"],
+                routing_weight=b["routing_weight"],
                 tiles=b["tiles"],
                 tile_count=b["tile_count"],
                 n=n,
@@ -312,6 +312,6 @@ class BatchStep:
         return [
             self._product("router", n, "plain"), route,
             self._product("gate_up", n, "normed", out=b["h"], out_stride=b["h"].shape[1], rows=b["row"],
-                          share=b["share"], **sorted_rows),
+                          routing_weight=b["routing_weight"], **sorted_rows),
             self._product("down", n, "h", out=b["y"], out_stride=c.d_model, **sorted_rows),
         ]  # fmt: skip

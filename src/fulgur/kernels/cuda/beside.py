@@ -25,7 +25,7 @@ class Beside:
         """Queue a pass and wait for it, but not for the parts of the prompt that are queued after it."""
         import torch
 
-        if self._run is None or self._run.share is None:
+        if self._run is None or self._run.time_fraction is None:
             queue()
             self._wait(self._stream)
             return

@@ -28,8 +28,8 @@ def architecture(capability: tuple[int, int]) -> str:
     """The target of a compute capability; Hopper's own instructions need the `a` form."""
     if capability < OLDEST:
         raise FulgurError(
-            f"this GPU has compute capability {capability[0]}.{capability[1]}, 8.0 or newer is needed",
-            hint="Ampere (A100, RTX 30) and later work; use the CPU runtime here.",
+            f"this GPU has compute capability {capability[0]}.{capability[1]}; 8.0 or newer is needed",
+            hint="Ampere (A100, RTX 30) and later GPUs work; use the CPU here.",
         )
     return f"sm_{capability[0]}{capability[1]}" + ("a" if capability == (9, 0) else "")
 

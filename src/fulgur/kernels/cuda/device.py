@@ -44,17 +44,20 @@ def survey() -> list[Gpu]:
         cuda = ctypes.CDLL(LIBRARY)
     except OSError:
         raise FulgurError(
-            f"no NVIDIA driver: {LIBRARY} is not there", hint="Install the NVIDIA driver, or use the CPU."
+            f"no NVIDIA driver: {LIBRARY} was not found", hint="Install the NVIDIA driver, or use the CPU."
         ) from None
 
     def call(name: str, *arguments: Any) -> None:
         status = getattr(cuda, name)(*arguments)
         if status == 100:
-            raise FulgurError("the NVIDIA driver shows no GPU", hint="Is one there, and visible to this container?")
+            raise FulgurError(
+                "the NVIDIA driver shows no GPU",
+                hint="Check that the machine has a GPU and that this container can see it.",
+            )
         if status:
             raise FulgurError(
-                f"the NVIDIA driver failed: {name} gave error {status}",
-                hint="Does nvidia-smi work? After an update of the driver the machine must start again.",
+                f"the NVIDIA driver failed: {name} returned error {status}",
+                hint="Check that nvidia-smi works; reboot the machine after a driver update.",
             )
 
     number = ctypes.c_int()
@@ -63,7 +66,7 @@ def survey() -> list[Gpu]:
     version = (number.value // 1000, number.value % 1000 // 10)
     call("cuDeviceGetCount", ctypes.byref(number))
     if not number.value:
-        raise FulgurError("the NVIDIA driver shows no GPU", hint="Is CUDA_VISIBLE_DEVICES set to hide it?")
+        raise FulgurError("the NVIDIA driver shows no GPU", hint="Check whether CUDA_VISIBLE_DEVICES hides it.")
     found = []
     for index in range(number.value):
         device, size, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
@@ -94,7 +97,7 @@ def probe(index: int = 0) -> Gpu:
     """GPU `index`, if there is a PyTorch that can use it; a FulgurError says what is missing."""
     gpus = survey()
     if index >= len(gpus):
-        raise FulgurError(f"there is no GPU {index}; {len(gpus)} found", hint="They are counted from 0.")
+        raise FulgurError(f"GPU {index} does not exist; {len(gpus)} found", hint="GPUs are numbered from 0.")
     try:
         import torch
     except ImportError:
@@ -127,7 +130,7 @@ _HINTS = {
     "CUDA_ERROR_NOT_SUPPORTED": "Use the driver `graph`.",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "Update the NVRTC package and the driver.",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "Update the driver.",
-    "CUDA_ERROR_OUT_OF_MEMORY": "Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+    "CUDA_ERROR_OUT_OF_MEMORY": "Set a smaller kv_tokens or narrower weights (bits).",
 }
 
 

@@ -25,7 +25,7 @@ class Driver:
 
     def __init__(self, name: str, plan: Plan, gpu: Gpu, args: Args, *, profile: bool = False) -> None:
         if name not in DRIVERS:
-            raise FulgurError(f"there is no driver {name!r}", hint=f"Choose one of: {', '.join(DRIVERS)}.")
+            raise FulgurError(f"unknown driver {name!r}", hint=f"Choose one of: {', '.join(DRIVERS)}.")
         self.name, self.plan, self._gpu, self._args = name, plan, gpu, args
         self.memory = layout(plan, name, gpu.shared, wgmma=gpu.wgmma)
         self._module = Module(build(plan, name, self.memory, architecture(gpu.capability), profile=profile))

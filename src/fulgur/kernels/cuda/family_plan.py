@@ -110,7 +110,7 @@ def check(config: ModelConfig) -> None:
             raise FulgurError(f"{config.family}: {what}: not supported on the GPU")
 
     refuse(config.head_dim in (32, 64, 128, 256), f"heads of {config.head_dim} dimensions")
-    refuse(config.n_heads // config.n_kv_heads <= 16, f"{config.n_heads} heads on {config.n_kv_heads}")
+    refuse(config.n_heads // config.n_kv_heads <= 16, f"{config.n_heads} heads on {config.n_kv_heads} key/value heads")
     refuse(config.d_model % 8 == 0, f"a width of {config.d_model}")
     if config.n_experts:
         chosen = config.experts_per_token + (config.d_shared > 0)

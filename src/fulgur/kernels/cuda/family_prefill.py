@@ -204,7 +204,7 @@ class FamilyPrefill:
         import torch
 
         c = self.config
-        chosen, share, logits = self._routed(to, x)
+        chosen, routing_weight, logits = self._routed(to, x)
         out = torch.zeros((len(x), c.d_model), dtype=torch.float32, device=x.device)
         ranked = chosen.flatten().argsort(stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=c.n_experts).tolist()
@@ -220,7 +220,7 @@ class FamilyPrefill:
                 if len(part):
                     rows = part // c.experts_per_token
                     made = self._apply(to, expert, x[rows], gate_up[expert - first], down[expert - first])
-                    out.index_add_(0, rows, made * share.flatten()[part][:, None])
+                    out.index_add_(0, rows, made * routing_weight.flatten()[part][:, None])
         if c.d_shared:
             out += torch.sigmoid(logits[:, c.n_experts :]) * self._network(to, c.n_experts, x)
         return out
@@ -234,8 +234,8 @@ class FamilyPrefill:
             chosen_of = chosen_of + self._vector(to + "router_bias")
         top, chosen = chosen_of.topk(c.experts_per_token, dim=1)
         over_all = not (c.traits.router_after or c.norm_topk)
-        share = (top - chosen_of.logsumexp(1, keepdim=True)).exp() if over_all else top.softmax(dim=1)
-        return chosen, share, logits
+        routing_weight = (top - chosen_of.logsumexp(1, keepdim=True)).exp() if over_all else top.softmax(dim=1)
+        return chosen, routing_weight, logits
 
     def _network(self, to: str, copy: int, x: torch.Tensor) -> torch.Tensor:
         return self._apply(to, copy, x, self._matrix(to + "gate_up", copy)[0], self._matrix(to + "down", copy)[0])

@@ -58,7 +58,7 @@ PromptAttended = structure(
     "PromptAttended", a=(_P, "attended gate log_sum sinks out"), b=(_I, "n heads head_dim gate_stride stride ordered")
 )
 PromptRoute = structure(
-    "PromptRoute", a=(_P, "logits bias chosen share"), b=(_I, "n experts top stride shared over_all")
+    "PromptRoute", a=(_P, "logits bias chosen routing_weight"), b=(_I, "n experts top stride shared over_all")
 )
 STRUCTURES = (DeltaPrompt, PromptRope, PromptAttended, PromptRoute)  # as run_prefill.cpp counts
 
@@ -329,20 +329,20 @@ class FastFamilyPrefill(FamilyPrefill):
         tokens = next((t for t in TOKENS if pairs <= 1.3 * t * up.copies), TOKENS[-1])
         most, width = pairs // tokens + up.copies, down.copy_blocks * BLOCK
         logits = self._normed_times(x, to + "ffn_norm", to + "router")
-        share, sorted_share = (self._empty(pairs, kind="float32") for _ in range(2))
+        weight, sorted_weight = (self._empty(pairs, kind="float32") for _ in range(2))
         chosen, row, place, starts, tiles, count = (
             self._empty(size, kind="int32") for size in (pairs, pairs, pairs, up.copies + 1, 4 * most, 1)
         )
         bias = self._vector(to + "router_bias") if c.traits.router_bias else None
         kernels.run(kernels.rows(
-            "prompt_route", PromptRoute, n, logits=logits, bias=bias, chosen=chosen, share=share, experts=c.n_experts,
-            top=c.experts_per_token, stride=logits.stride(0), shared=shared,
+            "prompt_route", PromptRoute, n, logits=logits, bias=bias, chosen=chosen, routing_weight=weight,
+            experts=c.n_experts, top=c.experts_per_token, stride=logits.stride(0), shared=shared,
             over_all=int(not (c.traits.router_after or c.norm_topk)),
         ))  # fmt: skip
         sort = fill(
-            Sort, chosen=chosen, share=share, row=row, place=place, sorted_share=sorted_share, starts=starts,
-            tiles=tiles, tile_count=count, finished=self._finished, choices=pairs, top=top, experts=up.copies,
-            tokens=tokens,
+            Sort, chosen=chosen, routing_weight=weight, row=row, place=place, sorted_routing_weight=sorted_weight,
+            starts=starts, tiles=tiles, tile_count=count, finished=self._finished, choices=pairs, top=top,
+            experts=up.copies, tokens=tokens,
         )  # fmt: skip
         kernels.run(Launch("sort_by_expert", sort, up.copies, 512, 4 * max(up.copies, 32)))
         clamped: dict[str, Any] = {}
@@ -353,7 +353,7 @@ class FastFamilyPrefill(FamilyPrefill):
         y, operand = self._empty(pairs, c.d_model), self._operand(x, to + "ffn_norm", True)
         kernels.run(kernels.product(
             up, activation(self.plan), tokens, most, weights=self._address(to + "gate_up"), x=operand, out=h,
-            rows=row, share=sorted_share, tiles=tiles, tile_count=count, out_stride=width, **clamped,
+            rows=row, routing_weight=sorted_weight, tiles=tiles, tile_count=count, out_stride=width, **clamped,
         ))  # fmt: skip
         kernels.run(kernels.product(
             down, "STORE_BF16", tokens, most, weights=self._address(to + "down"), x=h, out=y, tiles=tiles,
@@ -361,9 +361,9 @@ class FastFamilyPrefill(FamilyPrefill):
         ))  # fmt: skip
         kernels.run(kernels.rows("combine_rows", Combine, n, y=y, place=place, x=x, width=c.d_model, top=top))
         if c.traits.expert_bias:  # of down: times the routing weight, like h
-            shares = torch.zeros((n, c.n_experts), dtype=torch.float32, device=x.device)
-            shares.scatter_(1, chosen.view(n, top).long(), share.view(n, top))
-            x += shares @ self._vector(to + "experts.down_bias").reshape(c.n_experts, -1)
+            weights = torch.zeros((n, c.n_experts), dtype=torch.float32, device=x.device)
+            weights.scatter_(1, chosen.view(n, top).long(), weight.view(n, top))
+            x += weights @ self._vector(to + "experts.down_bias").reshape(c.n_experts, -1)
 
 
 def product_in_float(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

@@ -32,16 +32,16 @@ from fulgur.kernels.cuda.family_prompts import FamilyPrompts
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_step import FamilyStep
 from fulgur.kernels.cuda.family_weights import FamilyWeights
-from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, told_of
+from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, dtype_note
 from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.records import RING, STOPS, Mailbox
-from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
+from fulgur.kernels.cuda.sampling import LOGPROB_RECORDS, DeviceSampler
 from fulgur.kernels.cuda.stream import TokenStream, sampled_stream
 from fulgur.model.rope import query_scale, rope_tables
 
 if TYPE_CHECKING:
-    from fulgur.engine.runtime import RowChoice, Sampling, Told
+    from fulgur.engine.runtime import Logprob, RowChoice, Sampling
 
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ SLOTS, SNAPSHOTS = 8, 16
 class FamilyRuntime:
     block_tokens = KV_BLOCK
     driver, threads = "general", 1
-    following = None
+    chained = None
 
     def __init__(
         self, weights: FamilyWeights, *, kv_blocks: int, kv_dtype: str = "bf16", gpu: Gpu | None = None,
@@ -68,7 +68,7 @@ class FamilyRuntime:
         self.weights, self.plan, self.config, self.kv_blocks = weights, weights.plan, weights.plan.config, kv_blocks
         c, plan, device = self.config, self.plan, weights.arena.device
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
-        self.isa = self._told("general" if plan.decode is None else "persistent", kv_dtype)
+        self.isa = self._isa_of("general" if plan.decode is None else "persistent", kv_dtype)
         check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
         try:
@@ -86,7 +86,7 @@ class FamilyRuntime:
             need = keys + (slots + 1 + snapshots) * plan.slot_bytes
             raise FulgurError(
                 f"the caches of {kv_blocks * KV_BLOCK:,} tokens need {need / 1e9:.1f} GB: more than is free",
-                hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+                hint="Set a smaller kv_tokens or narrower weights (bits).",
             ) from None
 
     def _allocate(self, device: Any) -> None:
@@ -145,13 +145,13 @@ class FamilyRuntime:
             return
         by_decode, self._decode = trial(self), None
         if why := why_general(by_decode, trial(self)):
-            self.isa = self._told(f"general: {why}", self.cache.dtype)
+            self.isa = self._isa_of(f"general: {why}", self.cache.dtype)
             decode.close()
         else:
             self._decode = decode
 
-    def _told(self, way: str, kv_dtype: str) -> str:
-        return f"{self.gpu.name}, {way}, {self.plan.matrices['layers.0.qkv'].format.name}{told_of(kv_dtype)}"
+    def _isa_of(self, way: str, kv_dtype: str) -> str:
+        return f"{self.gpu.name}, {way}, {self.plan.matrices['layers.0.qkv'].format.name}{dtype_note(kv_dtype)}"
 
     @property
     def streaming(self) -> FamilyRuntime:
@@ -186,21 +186,21 @@ class FamilyRuntime:
     def choose(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
         choices: Sequence[RowChoice | None],
-    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+    ) -> tuple[Int, list[Logprob | None]]:  # fmt: skip
         """Like `step`, but the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
         return self._step(tokens, positions, sequences, tables, logit_rows, choices, None)
 
     def _step(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
         choices: Sequence[RowChoice | None] | None, logits: Float | None,
-    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+    ) -> tuple[Int, list[Logprob | None]]:  # fmt: skip
         tokens, positions, sequences, tables, logit_rows = (
             np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
         )
         check_step(self, tokens, positions, sequences, tables, logit_rows)
         n, begin = len(tokens), self._leading(tokens, positions, sequences, tables, logit_rows)
         best: Int = np.zeros(len(logit_rows), np.int32)
-        told: list[Told | None] = [None] * len(logit_rows)
+        logprobs: list[Logprob | None] = [None] * len(logit_rows)
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
         decode = self._decode if begin < n and np.all(sequences[begin:] == sequences[begin]) else None
         most = self.plan.rows if decode is None else decode.plan.rows
@@ -214,7 +214,7 @@ class FamilyRuntime:
             self._beside.step(partial(self._queue, *part, tables, decode, chosen))
             found, said = self._sampler.chosen(chosen) if chosen else ([], [])
             for i, row in enumerate(here):
-                best[place[begin + row]], told[place[begin + row]] = found[i], said[i]
+                best[place[begin + row]], logprobs[place[begin + row]] = found[i], said[i]
             if logits is not None and here:
                 for row, values in zip(here, made[here].cpu().numpy(), strict=True):
                     logits[place[begin + row]] = values
@@ -222,7 +222,7 @@ class FamilyRuntime:
         for slot, own in long.items():
             assert self.states is not None
             self.states.after_passes(slot, tokens[own].tolist())
-        return best, told
+        return best, logprobs
 
     def _queue(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, decode: Decode | None,
@@ -337,10 +337,10 @@ class FamilyRuntime:
         """Let the device decode by itself: see `engine.runtime.StreamingRuntime`. `slot` is the sequence's."""
         row = np.ascontiguousarray(table, np.int32)
         if not 0 < limit <= RING:
-            raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
+            raise ValueError(f"a run takes 1 to {RING} tokens, not {limit}")
         limit = limit if self.states is None else min(limit, RUN)
         if sampling is not None and sampling.logprobs >= 0:
-            limit = min(limit, TOLD)
+            limit = min(limit, LOGPROB_RECORDS)
         first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
         check_step(self, first, np.array([position + limit - 1], np.int32), zero, row[None], zero[:0])
         with self._torch.cuda.stream(self._stream):
@@ -413,7 +413,7 @@ class FamilyRuntime:
     def copy_block(self, source: int, target: int) -> None:
         for block in (source, target):
             if not 0 <= block < self.kv_blocks:
-                raise ValueError(f"block {block} is not one of {self.kv_blocks}")
+                raise ValueError(f"KV block {block} does not exist; there are {self.kv_blocks}")
         with self._torch.cuda.stream(self._stream):
             self.cache.copy_block(source, target)
 

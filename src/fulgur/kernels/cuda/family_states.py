@@ -190,7 +190,7 @@ class FamilyStates:
             return
         run = self._runs.get(slot)
         if run is None or not run.position <= position <= run.position + len(run.tokens):
-            raise ValueError(f"sequence {slot} has no state of {position} tokens")
+            raise ValueError(f"sequence {slot} has no recurrent state at position {position}")
         self._copy(run.before, self.held[slot])
         self._set(slot, run.known, run.position)
         if position > run.position:

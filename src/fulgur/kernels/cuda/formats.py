@@ -57,5 +57,5 @@ GENERAL_ONLY = frozenset({"mxfp4"})  # formats that only the general driver mult
 
 def format_named(name: str) -> Format:
     if name not in FORMATS:
-        raise FulgurError(f"there is no weight format {name!r}", hint=f"Choose one of: {', '.join(FORMATS)}.")
+        raise FulgurError(f"unknown weight format {name!r}", hint=f"Choose one of: {', '.join(FORMATS)}.")
     return FORMATS[name]

@@ -199,7 +199,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "FFN": max(c.d_expert, c.dense_width) if plan.moe else c.d_ffn,
         "VOCAB": c.vocab_size,
         "EXPERTS": c.n_experts,
-        "CHOSEN": plan.choices,
+        "EXPERTS_PER_ROW": plan.choices,
         "SHARED_EXPERT": int(c.d_shared > 0),
         "ROUTER_ROWS": plan.router_rows,
         "ROUTER_PARTS": plan.matrices["router"].split if "router" in plan.matrices else 1,

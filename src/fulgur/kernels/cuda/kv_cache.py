@@ -23,16 +23,16 @@ ORDER = (0, 2, 1, 3)  # of the codes of four dimensions
 def check_dtype(dtype: str, gpu: Gpu) -> None:
     """Refuse a type that this GPU cannot store."""
     if dtype not in DTYPES:
-        raise FulgurError(f"kv_dtype {dtype!r} is not for a GPU", hint=f"There it is {' or '.join(DTYPES)}.")
+        raise FulgurError(f"kv_dtype {dtype!r} is not supported on a GPU", hint=f"Choose {' or '.join(DTYPES)}.")
     if dtype == "fp8" and gpu.capability < OLDEST:
         major, minor = gpu.capability
         raise FulgurError(
-            f"kv_dtype 'fp8' needs compute capability {OLDEST[0]}.{OLDEST[1]}, the {gpu.name} has {major}.{minor}",
-            hint="Leave kv_dtype out: keys and values are then kept in bf16.",
+            f"kv_dtype 'fp8' needs compute capability {OLDEST[0]}.{OLDEST[1]}, but the {gpu.name} has {major}.{minor}",
+            hint="Leave kv_dtype unset to store keys and values in bf16.",
         )
 
 
-def told_of(dtype: str) -> str:
+def dtype_note(dtype: str) -> str:
     """For the line that says what was opened: only what is unusual."""
     return "" if dtype == "bf16" else f", keys and values in {dtype}"
 

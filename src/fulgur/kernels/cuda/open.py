@@ -164,11 +164,11 @@ def _blocks(size: int, prefill: int, tokens: int | None, context: int, free: int
     if fits < least:
         raise FulgurError(
             f"a KV cache of {least:,} tokens needs {least * size / 1e9:.1f} GB of GPU memory; after the weights "
-            f"{free / 1e9:.1f} GB are free, which holds {fits:,} tokens beside what prefill needs",
-            hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits), or free memory on the GPU.",
+            f"{free / 1e9:.1f} GB are free, enough for {fits:,} tokens besides what prefill needs",
+            hint="Set a smaller kv_tokens or narrower weights (bits), or free memory on the GPU.",
         )
     if tokens is None:
         tokens = min(max(2 * context, USUAL_TOKENS), fits)
     elif tokens < KV_BLOCK:
-        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {KV_BLOCK}.")
+        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Set it to at least {KV_BLOCK}.")
     return -(-tokens // KV_BLOCK)

@@ -168,7 +168,7 @@ def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Ten
     size = BLOCK // fmt.groups
     peak = wide.reshape(rows, -1, size).abs().amax(2)
     if not bool(torch.isfinite(peak).all()):
-        raise FulgurError("the weights hold values that are not finite")
+        raise FulgurError("the weights contain values that are not finite")
     if fmt.name == "mxfp4":
         return _to_mxfp4(wide, peak, cols)
     if fmt.data == 2:

@@ -257,7 +257,7 @@ def make_plan(
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
     if config.n_heads // config.n_kv_heads > 16:
-        raise FulgurError(f"{config.n_heads} heads on {config.n_kv_heads} key/value heads: more than 16 share one")
+        raise FulgurError(f"{config.n_heads} heads on {config.n_kv_heads} key/value heads: at most 16 may share one")
     shared = int(config.d_shared > 0)
     if config.n_experts > 512 or config.experts_per_token + shared > 16:
         raise FulgurError(f"{config.experts_per_token} of {config.n_experts} experts: at most 16 of 512 on the GPU")
@@ -265,7 +265,7 @@ def make_plan(
         _check_hybrid(config)
     usual, last = format_named(weights), format_named(head or weights)
     if {usual.name, last.name} & GENERAL_ONLY:
-        raise FulgurError(f"{config.family}: {usual.name} weights are for models of the general driver only")
+        raise FulgurError(f"{config.family}: {usual.name} weights work with the general driver only")
     d, moe = config.d_model, config.n_experts > 0
     flat = not moe and DELTA not in config.kinds and usual.name == last.name == "bf16"
     matrices: dict[str, Matrix] = {}
@@ -303,7 +303,7 @@ def make_plan(
     add("o", d, config.q_rows, usual, (1,))
     if moe:
         if -(-e // TILE) > ctas:
-            raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
+            raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, but this one has {ctas}")
         # At most one unit per CTA, while others add up o. Few blocks per warp, since every CTA waits for the experts.
         splits = tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
         add("fold", e, config.q_rows, format_named("bf16"), splits, most=WARPS // 2)
@@ -327,7 +327,7 @@ def _qkv_rows(config: ModelConfig) -> int:
 
 def _check_hybrid(config: ModelConfig) -> None:
     """Refuse shapes that no known hybrid has; the general driver runs them."""
-    d, turned = config.delta, config.rotated
+    d, rotated = config.delta, config.rotated
     assert d is not None
 
     def refuse(unless: bool, what: str) -> None:
@@ -336,13 +336,13 @@ def _check_hybrid(config: ModelConfig) -> None:
 
     refuse(d.v_dim == BLOCK and d.k_dim in (32, 64, BLOCK), f"delta nets of {d.k_dim} x {d.v_dim}")
     refuse(2 <= d.taps <= 8, f"convolutions of {d.taps} taps")
-    refuse(d.values == config.q_rows, f"{d.values} values of delta nets beside {config.q_rows} of attention")
+    refuse(d.values == config.q_rows, f"delta nets with {d.values} values beside attention with {config.q_rows}")
     refuse(
-        turned == config.head_dim or (turned <= min(64, config.head_dim // 2) and turned & (turned - 1) == 0),
-        f"{turned} rotary dimensions of {config.head_dim}",
+        rotated == config.head_dim or (rotated <= min(64, config.head_dim // 2) and rotated & (rotated - 1) == 0),
+        f"{rotated} rotary dimensions of {config.head_dim}",
     )
     refuse(not config.n_experts or config.norm_topk, "routing weights that do not sum to 1")
-    refuse(any(kind != DELTA for kind in config.kinds), "no layer that attends")
+    refuse(any(kind != DELTA for kind in config.kinds), "no attention layers")
 
 
 def _flat(matrix: Matrix, ctas: int) -> Matrix:

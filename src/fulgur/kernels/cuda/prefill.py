@@ -119,15 +119,15 @@ class Prefill:
         c = self.config
         plain = rms(residual, torch.ones((), device=x.device), c.norm_eps).bfloat16()  # the router holds the weight
         logits = (plain @ self._matrix("router", i)[0].T).float()[:, : c.n_experts]
-        share, chosen = logits.softmax(dim=1).topk(c.experts_per_token, dim=1)
+        routing_weight, chosen = logits.softmax(dim=1).topk(c.experts_per_token, dim=1)
         if c.norm_topk:
-            share = share / share.sum(dim=1, keepdim=True)
+            routing_weight = routing_weight / routing_weight.sum(dim=1, keepdim=True)
         gate_up = self._matrix("gate_up", i, copies=c.n_experts)
         down = self._matrix("down", i, copies=c.n_experts)
         order = chosen.flatten().argsort(stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=c.n_experts).tolist()
         rows = order // c.experts_per_token
-        weight = share.flatten()[order][:, None]
+        weight = routing_weight.flatten()[order][:, None]
         out = torch.zeros((len(x), c.d_model), dtype=torch.float32, device=x.device)
         start = 0
         for expert, count in enumerate(counts):
@@ -175,10 +175,10 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _swiglu(both: torch.Tensor, width: int, share: torch.Tensor | None = None) -> torch.Tensor:
+def _swiglu(both: torch.Tensor, width: int, routing_weight: torch.Tensor | None = None) -> torch.Tensor:
     """Tiles of 8 gate rows and their 8 up rows, in bf16."""
     import torch
 
     pairs = both.reshape(len(both), -1, 2, 8)
     h = (torch.nn.functional.silu(pairs[:, :, 0]) * pairs[:, :, 1]).reshape(len(both), -1)[:, :width]
-    return (h if share is None else h * share).bfloat16()
+    return (h if routing_weight is None else h * routing_weight).bfloat16()

@@ -228,7 +228,7 @@ class Chunk:
         most = pairs // tokens + c.n_experts
         plain, h, y = self._empty(*self._normed.shape), self._hidden(pairs), self._empty(pairs, c.d_model)
         logits = self._empty(n, -(-c.n_experts // 4) * 4, kind="float32")
-        share, sorted_share = (self._empty(pairs, kind="float32") for _ in range(2))
+        weight, sorted_weight = (self._empty(pairs, kind="float32") for _ in range(2))
         chosen, row, place, starts, tiles, count = (
             self._empty(size, kind="int32") for size in (pairs, pairs, pairs, c.n_experts + 1, 4 * most, 1)
         )
@@ -236,17 +236,17 @@ class Chunk:
         router.arguments.x, router.arguments.out = plain.data_ptr(), logits.data_ptr()
         router.arguments.out_stride = logits.shape[1]
         route = kernels.rows(
-            "route_rows", Route, n, logits=logits, chosen=chosen, share=share, experts=c.n_experts, top=k,
+            "route_rows", Route, n, logits=logits, chosen=chosen, routing_weight=weight, experts=c.n_experts, top=k,
             stride=logits.shape[1], normalise=int(c.norm_topk),
         )  # fmt: skip
         sort = fill(
-            Sort, chosen=chosen, share=share, row=row, place=place, sorted_share=sorted_share, starts=starts,
-            tiles=tiles, tile_count=count, finished=self._prefill.finished, choices=pairs, top=k, experts=c.n_experts,
-            tokens=tokens,
+            Sort, chosen=chosen, routing_weight=weight, row=row, place=place, sorted_routing_weight=sorted_weight,
+            starts=starts, tiles=tiles, tile_count=count, finished=self._prefill.finished, choices=pairs, top=k,
+            experts=c.n_experts, tokens=tokens,
         )  # fmt: skip
         gate_up = kernels.product(
-            m["gate_up"], "SWIGLU", tokens, most, x=self._normed, out=h, rows=row, share=sorted_share, tiles=tiles,
-            tile_count=count, out_stride=h.shape[1],
+            m["gate_up"], "SWIGLU", tokens, most, x=self._normed, out=h, rows=row, routing_weight=sorted_weight,
+            tiles=tiles, tile_count=count, out_stride=h.shape[1],
         )  # fmt: skip
         down = kernels.product(
             m["down"], "STORE_BF16", tokens, most, x=h, out=y, tiles=tiles, tile_count=count, out_stride=c.d_model
@@ -256,4 +256,4 @@ class Chunk:
             gate_up.moving(weights=self._weights("gate_up")), down.moving(weights=self._weights("down")),
             kernels.rows("combine_rows", Combine, n, y=y, place=place, x=self._x, width=c.d_model, top=k),
         ]  # fmt: skip
-        self._held = (plain, h, y, logits, share, sorted_share, chosen, row, place, starts, tiles, count)
+        self._held = (plain, h, y, logits, weight, sorted_weight, chosen, row, place, starts, tiles, count)

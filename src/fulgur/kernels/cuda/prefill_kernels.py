@@ -32,7 +32,7 @@ def structure(name: str, **kinds: tuple[Any, str]) -> Any:
 
 
 Product = structure(
-    "Product", a=(_P, "weights x out rows share tiles tile_count bias"), b=(_L, "copy_bytes out_split"),
+    "Product", a=(_P, "weights x out rows routing_weight tiles tile_count bias"), b=(_L, "copy_bytes out_split"),
     c=(_I, "n matrix_rows matrix_tiles blocks out_stride splits bias_stride"), d=(_F, "limit alpha"),
     e=(_I, "wide stages"),
 )  # fmt: skip
@@ -49,9 +49,9 @@ Attended = structure(
     "Attended", a=(_P, "own earlier own_lse earlier_lse out"),
     b=(_I, "n width stride head_dim ordered own_row own_head earlier_row earlier_head lse_head"),
 )  # fmt: skip
-Route = structure("Route", a=(_P, "logits chosen share"), b=(_I, "n experts top stride normalise pad"))
+Route = structure("Route", a=(_P, "logits chosen routing_weight"), b=(_I, "n experts top stride normalise pad"))
 Sort = structure(
-    "Sort", a=(_P, "chosen share row place sorted_share starts tiles tile_count finished"),
+    "Sort", a=(_P, "chosen routing_weight row place sorted_routing_weight starts tiles tile_count finished"),
     b=(_I, "choices top experts tokens"),
 )  # fmt: skip
 Combine = structure("Combine", a=(_P, "y place x"), b=(_I, "n width top pad"))
@@ -72,7 +72,7 @@ StepAttend = structure(
     d=(_I, "ordered"),
 )  # fmt: skip
 StepRoute = structure(
-    "StepRoute", a=(_P, "rows parts row place share tiles tile_count"),
+    "StepRoute", a=(_P, "rows parts row place routing_weight tiles tile_count"),
     b=(_I, "n splits stride experts top tokens normalise pad"),
 )  # fmt: skip
 StepAdvance = structure("StepAdvance", a=(_P, "rows tokens chosen"), b=(_I, "stride pad"))

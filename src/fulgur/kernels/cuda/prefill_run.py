@@ -14,7 +14,7 @@ class PrefillRun:
 
     def __init__(self, parts: Generator[None], stream: Any) -> None:
         self.done = self.failed = False
-        self.share: float | None = None  # fraction of the device's time in the next step; None: no parts beside it
+        self.time_fraction: float | None = None  # of the device, in the next step; None: no parts beside it
         self._parts, self._stream = parts, stream
         self._next = 0
         self._balance = 0.0  # seconds that it may still take; negative: it took too long
@@ -42,10 +42,10 @@ class PrefillRun:
         """Queue parts for the prompt's fraction of the time, beside a step that takes `seconds`."""
         import torch
 
-        assert self.share is not None
+        assert self.time_fraction is not None
         self._observe()
-        self._balance += seconds * self.share / (1 - self.share)
-        self.share = None
+        self._balance += seconds * self.time_fraction / (1 - self.time_fraction)
+        self.time_fraction = None
         kinds: list[int] = []
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record(self._stream)

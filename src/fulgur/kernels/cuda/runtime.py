@@ -18,18 +18,18 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
 from fulgur.kernels.cuda.batch_step import BatchStep
+from fulgur.kernels.cuda.chained import ChainedSteps
 from fulgur.kernels.cuda.decode import Decode
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.few_step import FewStep
 from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
-from fulgur.kernels.cuda.following import Following
-from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, told_of
+from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, dtype_note
 from fulgur.kernels.cuda.plan import KV_BLOCK
 from fulgur.kernels.cuda.prefill_fast import prefill_for
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.prompts import Prompts, chunk_rows
 from fulgur.kernels.cuda.records import RING, STOPS
-from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
+from fulgur.kernels.cuda.sampling import LOGPROB_RECORDS, DeviceSampler
 from fulgur.kernels.cuda.stream import TokenStream, sampled_stream
 from fulgur.kernels.cuda.together import Together
 from fulgur.kernels.cuda.weights import GpuWeights, random_weights
@@ -37,7 +37,7 @@ from fulgur.model.config import ModelConfig
 from fulgur.model.rope import rope_tables
 
 if TYPE_CHECKING:
-    from fulgur.engine.runtime import RowChoice, Sampling, Told
+    from fulgur.engine.runtime import Logprob, RowChoice, Sampling
 
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
@@ -72,7 +72,7 @@ class Runtime:
         c = self.config
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
         self.driver, self.threads = driver, 1
-        self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}{told_of(kv_dtype)}"
+        self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}{dtype_note(kv_dtype)}"
         check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
         self._beside: PrefillRun | None = None  # a prompt under way
@@ -94,7 +94,7 @@ class Runtime:
             self.together = Together(weights, prefill, width, self.gpu, self._stream)
             rows = self.together.rows
             self._sampler = DeviceSampler(c.vocab_size, rows, self.gpu, weights.arena.device, self._stream)
-            self._following = Following(self.together, self._sampler, self._stream, _failed)
+            self._chained = ChainedSteps(self.together, self._sampler, self._stream, _failed)
             self._decode.warm()
             self.max_rows = self.prefill_rows = chunk_rows(c, self.cache.layer_bytes)
             self.prefill_from = PREFILL_FROM or self._crossover()
@@ -103,7 +103,7 @@ class Runtime:
             need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c, kv_dtype)
             raise FulgurError(
                 f"the KV cache of {kv_blocks * KV_BLOCK:,} tokens needs {need / 1e9:.1f} GB: more than is free",
-                hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+                hint="Set a smaller kv_tokens or narrower weights (bits).",
             ) from None
 
     def _crossover(self) -> int:
@@ -144,21 +144,21 @@ class Runtime:
     def choose(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
         choices: Sequence[RowChoice | None],
-    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+    ) -> tuple[Int, list[Logprob | None]]:  # fmt: skip
         """Like `step`, but the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
         return self._step(tokens, positions, sequences, tables, logit_rows, choices, None)
 
     def _step(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
         choices: Sequence[RowChoice | None] | None, logits: Float | None,
-    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+    ) -> tuple[Int, list[Logprob | None]]:  # fmt: skip
         tokens, positions, sequences, tables, logit_rows = (
             np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
         )
         check_step(self, tokens, positions, sequences, tables, logit_rows)
         n, begin = len(tokens), self._leading(tokens, positions, sequences, tables, logit_rows)
         best: Int = np.zeros(len(logit_rows), np.int32)
-        told: list[Told | None] = [None] * len(logit_rows)
+        logprobs: list[Logprob | None] = [None] * len(logit_rows)
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
         while begin < n:
             together = self.together.choose(sequences[begin:])
@@ -175,14 +175,14 @@ class Runtime:
             found, said = self._sampler.chosen(chosen) if chosen else ([self.mailbox.token[row] for row in here], [])
             for i, row in enumerate(here):
                 at = place[begin + row]
-                best[at], told[at] = found[i], said[i] if said else None
+                best[at], logprobs[at] = found[i], said[i] if said else None
             if logits is not None and here:
                 made = self._decode.logits if together is None else together.logits
                 rows = made[here].cpu().numpy()
                 for row, values in zip(here, rows, strict=True):
                     logits[place[begin + row]] = values[: self.vocab_size]
             begin = end
-        return best, told
+        return best, logprobs
 
     def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
         """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
@@ -208,8 +208,8 @@ class Runtime:
         return self
 
     @property
-    def following(self) -> Following:
-        return self._following
+    def chained(self) -> ChainedSteps:
+        return self._chained
 
     def stream(
         self,
@@ -232,7 +232,7 @@ class Runtime:
         row = np.ascontiguousarray(table, np.int32)
         last = position + limit - 1
         if not 0 < limit <= RING:
-            raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
+            raise ValueError(f"a run takes 1 to {RING} tokens, not {limit}")
         first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
         check_step(self, first, np.array([last], np.int32), zero, row[None], zero[:0])
         stops = set(sorted(stop)[:STOPS])
@@ -255,7 +255,7 @@ class Runtime:
     ) -> TokenStream:
         """A run whose steps are separate launches, each followed by a choice that sets up the next."""
         if sampling.logprobs >= 0:
-            limit = min(limit, TOLD)
+            limit = min(limit, LOGPROB_RECORDS)
         decode = self._decode
         decode.upload(token, position, np.zeros(1, np.int32), table[None], sampled=True)
         decode.count(limit - 1)
@@ -279,7 +279,7 @@ class Runtime:
     def copy_block(self, source: int, target: int) -> None:
         for block in (source, target):
             if not 0 <= block < self.kv_blocks:
-                raise ValueError(f"block {block} is not one of {self.kv_blocks}")
+                raise ValueError(f"KV block {block} does not exist; there are {self.kv_blocks}")
         with self._torch.cuda.stream(self._stream):
             self.cache.copy_block(source, target)
 
@@ -292,7 +292,7 @@ class Runtime:
         self._synchronize()
         self._prompts.prefill.close()
         self._sampler.close()
-        self._following.close()
+        self._chained.close()
         self.together.close()
         self._decode.close()
 
@@ -328,7 +328,7 @@ class Runtime:
 
     def _timed(self, run: Callable[[], None]) -> None:
         """Queue a pass and wait for it. After it, queue parts of a prompt, within its fraction of the device's time."""
-        beside = self._beside if self._beside is not None and self._beside.share is not None else None
+        beside = self._beside if self._beside is not None and self._beside.time_fraction is not None else None
         if beside is not None:
             self._started.record(self._stream)
         run()

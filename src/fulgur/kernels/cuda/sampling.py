@@ -19,10 +19,10 @@ from fulgur.kernels.cuda.device import Gpu, Module
 from fulgur.kernels.cuda.records import STOPS
 
 if TYPE_CHECKING:
-    from fulgur.engine.runtime import Bits, History, RowChoice, Sampling, Told
+    from fulgur.engine.runtime import Bits, History, Logprob, RowChoice, Sampling
 
 SLICE, THREADS, CHOOSE, CHOOSE_ALL = 2048, 256, 256, 512
-TOLD, ALTERNATIVES = 512, 100  # records of log-probabilities; tokens in one
+LOGPROB_RECORDS, ALTERNATIVES = 512, 100  # records of log-probabilities; tokens in one
 RECORD = 2 + 2 * ALTERNATIVES
 MOST = 128  # tokens that a slice passes on, at most
 ROOM = 2048  # bytes of choose_token's record in shared memory
@@ -51,7 +51,7 @@ class SampleRow(ctypes.Structure):
 
 class Sample(ctypes.Structure):
     _fields_ = (
-        *((name, _P) for name in ("logits", "work", "rows", "extra", "parts", "best", "likely", "told", "tokens")),
+        *((name, _P) for name in ("logits", "work", "rows", "extra", "parts", "best", "likely", "logprobs", "tokens")),
         *((name, _P) for name in ("ended", "state_token", "state_position", "state_first", "state_produced")),
         *((name, _P) for name in ("state_done", "counter", "mailbox", "stop")),
         *((name, _I) for name in ("stops", "limit", "vocab", "slices", "most", "stride")),
@@ -77,7 +77,7 @@ class DeviceSampler:
         self._extra: npt.NDArray[np.int32] = staged[self._at[1] : self._at[2]].view(np.int32)
         self._stops: npt.NDArray[np.int32] = staged[self._at[2] : self._at[3]].view(np.int32)
         self._masks: Bits = staged[self._at[3] : self._at[3] + sizes[3]].view(np.uint32).reshape(rows, -1)
-        self._told = torch.zeros((max(TOLD, rows), RECORD)).pin_memory()
+        self._logprobs = torch.zeros((max(LOGPROB_RECORDS, rows), RECORD)).pin_memory()
         self._tokens = torch.zeros((2, rows), dtype=torch.int32).pin_memory()
         lists = 8 * rows * self._slices * self._most
         self._buffers = {
@@ -161,13 +161,13 @@ class DeviceSampler:
         """The address of the first choice's position, and the bytes from each to the next."""
         return self._control.data_ptr() + SampleRow.position.offset, ctypes.sizeof(SampleRow)
 
-    def chosen(self, choices: Sequence[tuple[int, RowChoice | None]]) -> tuple[list[int], list[Told | None]]:
+    def chosen(self, choices: Sequence[tuple[int, RowChoice | None]]) -> tuple[list[int], list[Logprob | None]]:
         """After waiting for the stream: the tokens, and log-probabilities where they were requested."""
-        told = [
-            self._told_at(i) if choice is not None and choice.sampling.logprobs >= 0 else None
+        logprobs = [
+            self._logprob_at(i) if choice is not None and choice.sampling.logprobs >= 0 else None
             for i, (_, choice) in enumerate(choices)
         ]
-        return self.tokens(len(choices), 0), told
+        return self.tokens(len(choices), 0), logprobs
 
     def begin(
         self, sampling: Sampling | None, position: int, stops: Collection[int], limit: int, logits: int, **state: int
@@ -215,9 +215,9 @@ class DeviceSampler:
         """Queue the next choice of the run."""
         self._launch(self._run, 1)
 
-    def told(self, first: int, count: int) -> list[Told]:
-        """The log-probabilities of `count` tokens of the run, from `first` on; the last TOLD are kept."""
-        return [self._told_at(i % TOLD) for i in range(first, first + count)]
+    def logprobs(self, first: int, count: int) -> list[Logprob]:
+        """The log-probabilities of `count` tokens of the run, from `first` on; the last LOGPROB_RECORDS are kept."""
+        return [self._logprob_at(i % LOGPROB_RECORDS) for i in range(first, first + count)]
 
     def close(self) -> None:
         self._module.close()
@@ -242,7 +242,7 @@ class DeviceSampler:
         for name in ("work", "parts", "best", "likely"):
             setattr(made, name, self._buffers[name].data_ptr())
         made.rows, made.extra = self._control.data_ptr(), self._control.data_ptr() + self._at[1]
-        made.told, made.tokens = self._told.data_ptr(), self.place(place)
+        made.logprobs, made.tokens = self._logprobs.data_ptr(), self.place(place)
         return made
 
     def _launch(self, arguments: Sample, rows: int) -> None:
@@ -282,8 +282,8 @@ class DeviceSampler:
         address: int = history.device.data_ptr()
         return address
 
-    def _told_at(self, place: int) -> Told:
-        record = self._told[place].numpy()
+    def _logprob_at(self, place: int) -> Logprob:
+        record = self._logprobs[place].numpy()
         count = int(record[1:2].view(np.int32)[0])
         tokens, values = record[2 : 2 + 2 * count : 2].view(np.int32), record[3 : 3 + 2 * count : 2]
         return float(record[0]), tuple(zip(tokens.tolist(), values.tolist(), strict=True))

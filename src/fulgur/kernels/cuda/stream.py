@@ -17,7 +17,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.records import RING
 
 if TYPE_CHECKING:
-    from fulgur.engine.runtime import Bits, Told
+    from fulgur.engine.runtime import Bits, Logprob
     from fulgur.kernels.cuda.sampling import DeviceSampler
 
 QUEUED = 8  # steps that the graph driver queues ahead: after a stop, this many empty ones may still run
@@ -30,12 +30,12 @@ class TokenStream:
 
     def __init__(
         self, box: Any, ring: npt.NDArray[np.int32], limit: int, busy: Callable[[], bool], wait: Callable[[], None],
-        enqueue: Callable[[int], None] | None, told: Callable[[int, int], list[Told]] | None = None,
+        enqueue: Callable[[int], None] | None, logprobs: Callable[[int, int], list[Logprob]] | None = None,
         allow: Callable[[Bits], None] | None = None,
     ) -> None:  # fmt: skip
-        """`told(first, count)` returns log-probabilities; `allow` queues a step whose token a mask restricts."""
+        """`logprobs(first, count)` returns log-probabilities; `allow` queues a step whose token a mask restricts."""
         self.ended = False
-        self._told, self._allow, self._given = told, allow, (0, 0)
+        self._logprobs, self._allow, self._given = logprobs, allow, (0, 0)
         self._box, self._ring, self._limit = box, ring, limit
         self._busy, self._wait, self._enqueue = busy, wait, enqueue
         self._seen = self._asked = 0
@@ -63,9 +63,9 @@ class TokenStream:
             self._refill(count)
         return tokens
 
-    def told(self) -> list[Told]:
+    def logprobs(self) -> list[Logprob]:
         """The log-probabilities of the tokens that were returned last."""
-        return [] if self._told is None else self._told(*self._given)
+        return [] if self._logprobs is None else self._logprobs(*self._given)
 
     def allow(self, mask: Bits) -> None:
         """Set which tokens may come next."""
@@ -129,5 +129,5 @@ def sampled_stream(
 
     if grammar:
         step()
-    more = (None, sampler.told, allow) if grammar else (steps, sampler.told)
+    more = (None, sampler.logprobs, allow) if grammar else (steps, sampler.logprobs)
     return TokenStream(box, ring, limit, busy, wait, *more)

@@ -104,16 +104,16 @@ struct StepAttend {
   float scale;
   int ordered;
 };
-constexpr int KEYS = 64,
+constexpr int BLOCK_KEYS = 64,
               MOST_HEADS = 16;  // keys of a cache block, also the most splits; most query heads per key/value head
 
 template <int HEAD>
 struct AttendRoom {  // padded, so that rows that are read together lie in different banks
-  alignas(16) bf16 key[KEYS][HEAD + 8];
-  alignas(16) bf16 value[KEYS][HEAD + 8];
+  alignas(16) bf16 key[BLOCK_KEYS][HEAD + 8];
+  alignas(16) bf16 value[BLOCK_KEYS][HEAD + 8];
   bf16 q[MOST_HEADS][HEAD + 8];
-  bf16 weight[MOST_HEADS][KEYS + 8];
-  float dot[MOST_HEADS][KEYS + 4];  // by key; at the end, the weight of each split
+  bf16 weight[MOST_HEADS][BLOCK_KEYS + 8];
+  float dot[MOST_HEADS][BLOCK_KEYS + 4];  // by key; at the end, the weight of each split
   float highest[MOST_HEADS], total[MOST_HEADS], shrink[MOST_HEADS];
   u32 arrived;
 };
@@ -124,7 +124,7 @@ template <int HEAD>
 __device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD>& s, int row, int head, int group,
                                             int used, const float* parts) {
   const int thread = threadIdx.x, lane = thread & 31, warp = thread / 32;
-  constexpr int EACH = MOST_HEADS / 4, PER_LANE = KEYS / 32;
+  constexpr int EACH = MOST_HEADS / 4, PER_LANE = BLOCK_KEYS / 32;
   float2 known[EACH][PER_LANE];  // the maximum and the sum of a split
 #pragma unroll
   for (int i = 0; i < EACH; ++i)
@@ -191,8 +191,8 @@ __device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD
 // Loads a block of keys and values into shared memory. What a row does not see may be anything, even NaN, so its values
 // become zeros.
 template <int HEAD, class Load, class Widen>
-__device__ __forceinline__ void bring_block(AttendRoom<HEAD>& s, int first_seen, int seen, Load load, Widen widen) {
-  constexpr int PIECES = KEYS * HEAD / 8 / 128, AT_ONCE = PIECES < 8 ? PIECES : 8;  // of 8 dimensions a thread
+__device__ __forceinline__ void load_block(AttendRoom<HEAD>& s, int first_seen, int seen, Load load, Widen widen) {
+  constexpr int PIECES = BLOCK_KEYS * HEAD / 8 / 128, AT_ONCE = PIECES < 8 ? PIECES : 8;  // of 8 dimensions a thread
 #pragma unroll
   for (int piece = 0; piece < PIECES; piece += AT_ONCE) {
     uint4 k[AT_ONCE], v[AT_ONCE];
@@ -221,23 +221,23 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
   const int count = p.rows->count, length = p.rows->position[row] + 1, sequence = p.rows->table[row];
   if (row >= count) return;
   const int first = max(p.window ? length - p.window : 0, p.skipped);
-  const int begin = first / KEYS, blocks = (length + KEYS - 1) / KEYS - begin;
+  const int begin = first / BLOCK_KEYS, blocks = (length + BLOCK_KEYS - 1) / BLOCK_KEYS - begin;
   const int* table = p.tables + (long long)sequence * p.table_width;
   const long long unit = ((long long)row * p.kv_heads + head) * p.splits + split;
   float* part = p.parts + unit * group * (HEAD + 2);
   if (split >= blocks) return;  // and nobody waits for it
   const int used = min(blocks, p.splits);
-  int held = table[begin + split];                    // the block of the next keys
-  constexpr int QUADS = MOST_HEADS * HEAD / 4 / 128;  // of four query dimensions, per thread
-  float4 query[QUADS];
+  int held = table[begin + split];                      // the block of the next keys
+  constexpr int FLOAT4S = MOST_HEADS * HEAD / 4 / 128;  // of four query dimensions, per thread
+  float4 query[FLOAT4S];
 #pragma unroll
-  for (int i = 0; i < QUADS; ++i) {
+  for (int i = 0; i < FLOAT4S; ++i) {
     const int at = 4 * (i * 128 + thread);
     query[i] = at < group * HEAD ? *(const float4*)(p.q + ((long long)row * p.heads + head * group) * HEAD + at)
                                  : make_float4(0, 0, 0, 0);
   }
 #pragma unroll
-  for (int i = 0; i < QUADS; ++i) {
+  for (int i = 0; i < FLOAT4S; ++i) {
     const int at = 4 * (i * 128 + thread);
     const float4 v = query[i];
     u32* to = (u32*)&s.q[at / HEAD][at % HEAD];
@@ -247,12 +247,12 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
   constexpr int TILES = HEAD / 8 / 4;  // of 8 dimensions, per warp
   float sum[TILES][4] = {};
   for (int block = begin + split; block < begin + blocks; block += p.splits) {
-    const long long from = ((long long)held * p.kv_heads + head) * KEYS * HEAD;
+    const long long from = ((long long)held * p.kv_heads + head) * BLOCK_KEYS * HEAD;
     if (block + p.splits < begin + blocks) held = table[block + p.splits];
     __syncthreads();  // the previous block has been read
-    const int first_seen = first - block * KEYS, seen = length - block * KEYS;
+    const int first_seen = first - block * BLOCK_KEYS, seen = length - block * BLOCK_KEYS;
     if (p.key_exponents)  // widened once all have been loaded, so that the loads overlap
-      bring_block<HEAD>(
+      load_block<HEAD>(
           s, first_seen, seen,
           [&](int value, int at) {
             const uint2 codes = *(const uint2*)((const unsigned char*)(value ? p.values : p.keys) + from + at);
@@ -260,7 +260,7 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
           },
           [](uint4 v) { return widen_eight(make_uint2(v.x, v.y), v.z); });
     else
-      bring_block<HEAD>(
+      load_block<HEAD>(
           s, first_seen, seen,
           [&](int value, int at) { return *(const uint4*)((value ? p.values : p.keys) + from + at); },
           [](uint4 v) { return v; });
@@ -276,7 +276,7 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
             *(const u32*)&s.key[key + g][d + 2 * t], *(const u32*)&s.key[key + g][d + 8 + 2 * t]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int column = key + 2 * t + (i & 1), position = block * KEYS + column;
+        const int column = key + 2 * t + (i & 1), position = block * BLOCK_KEYS + column;
         s.dot[g + (i >> 1) * 8][column] = position < length && position >= first ? c[i] : -INF;
       }
     }
@@ -306,7 +306,7 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
       const int dims = (warp * TILES + i) * 8;
       sum[i][0] *= s.shrink[g], sum[i][1] *= s.shrink[g], sum[i][2] *= s.shrink[g + 8], sum[i][3] *= s.shrink[g + 8];
 #pragma unroll
-      for (int keys = 0; keys < KEYS; keys += 32) {
+      for (int keys = 0; keys < BLOCK_KEYS; keys += 32) {
         u32 m[4];
         load_transposed(m, shared_address(&s.value[keys + lane][dims]));
 #pragma unroll

@@ -195,7 +195,7 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
 __device__ __forceinline__ const u64* gates_at(const Args& args, int row, int dim) {
   return args.qkv + (row * QKV_ROWS + GATES_AT + dim) / 2;
 }
-__device__ __forceinline__ u32 let_through(const Args& args, u32 epoch, const u64* from, u64 word, float a, float b) {
+__device__ __forceinline__ u32 apply_gates(const Args& args, u32 epoch, const u64* from, u64 word, float a, float b) {
 #if GATED
   for (u32 spins = 0; !pair_has_epoch(word, epoch); word = load_word(from)) count_spin(spins);
   a = quotient(a, 1.f + exponential(-first_of(word)));
@@ -243,7 +243,7 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
       b += scale * part.w;
     }
     send(args.attended + (row * (O::COPY_BLOCKS * BLOCK) + dim) / 2,
-         let_through(args, epoch, gates, word, quotient(a, total), quotient(b, total)), epoch);
+         apply_gates(args, epoch, gates, word, quotient(a, total), quotient(b, total)), epoch);
   }
 }
 
@@ -455,7 +455,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     LongScratch& many = s.keys.many;
     block_barrier();
     total = warp_sum(total);
-    if (warp < GROUP && lane == 0) many.peak[QUADS][warp] = peak, many.total[QUADS][warp] = total;
+    if (warp < GROUP && lane == 0) many.peak[WARPGROUPS][warp] = peak, many.total[WARPGROUPS][warp] = total;
     attend_long(args, many, s.q[0], args.tables + shared.table[row] * args.table_width, layer, head, begin,
                 blocks_from);
     warp = (int)thread_index() >> 5;
@@ -494,7 +494,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         const u64* gates = gates_at(args, row, to);
         const float a = quotient(acc[d][2 * i], s.total[g]), b = quotient(acc[d][2 * i + 1], s.total[g]);
         send(args.attended + (row * (O::COPY_BLOCKS * BLOCK) + to) / 2,
-             let_through(args, epoch, gates, GATED ? load_word(gates) : 0, a, b), epoch);
+             apply_gates(args, epoch, gates, GATED ? load_word(gates) : 0, a, b), epoch);
       } else {
         send2(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), __float_as_uint(acc[d][2 * i + 1]),
               epoch);

@@ -82,9 +82,9 @@ KERNEL(step_norm, 1024, StepNorm) {
 // warp per row.
 struct StepRoute {
   const StepRows* rows;
-  const float* parts;  // [split, row, stride]: of the router's logits
-  int *row, *place;    // the row of every sorted row; the sorted row of every choice
-  float* share;        // routing weight of every sorted row
+  const float* parts;     // [split, row, stride]: of the router's logits
+  int *row, *place;       // the row of every sorted row; the sorted row of every choice
+  float* routing_weight;  // of every sorted row
   Tile* tiles;
   int* tile_count;
   int n, splits, stride, experts, top, tokens, normalise, pad;
@@ -93,9 +93,9 @@ KERNEL(step_route, 1024, StepRoute) {
   SHARED_MEMORY(memory);
   let_successor_start();
   wait_for_predecessor();
-  int* chosen = (int*)memory;                 // [64 * 16]
-  float* share = (float*)(chosen + 64 * 16);  // [64 * 16]
-  int* starts = (int*)(share + 64 * 16);      // [257]
+  int* chosen = (int*)memory;                          // [64 * 16]
+  float* routing_weight = (float*)(chosen + 64 * 16);  // [64 * 16]
+  int* starts = (int*)(routing_weight + 64 * 16);      // [257]
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, thread = threadIdx.x, count = p.rows->count;
   for (int row = warp; row < count; row += 32) {
     float logit[8];  // a lane has experts 4 * lane .. + 3, and those 128 further on
@@ -137,7 +137,7 @@ KERNEL(step_route, 1024, StepRoute) {
       for (int j = 0; j < 8; ++j)
         if (which == 4 * lane + (j & 3) + (j >> 2) * 128) logit[j] = -INF;
     }
-    if (lane < p.top) share[row * p.top + lane] = quotient(mine, p.normalise ? kept : all);
+    if (lane < p.top) routing_weight[row * p.top + lane] = quotient(mine, p.normalise ? kept : all);
   }
   for (int i = thread; i <= p.experts; i += 1024) starts[i] = 0;
   __syncthreads();
@@ -175,7 +175,7 @@ KERNEL(step_route, 1024, StepRoute) {
       place += ((int)c.x == expert) + (j + 1 < i && (int)c.y == expert) + (j + 2 < i && (int)c.z == expert) +
                (j + 3 < i && (int)c.w == expert);
     }
-    p.row[place] = i / p.top, p.place[i] = place, p.share[place] = share[i];
+    p.row[place] = i / p.top, p.place[i] = place, p.routing_weight[place] = routing_weight[i];
   }
 }
 

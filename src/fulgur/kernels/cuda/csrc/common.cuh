@@ -30,8 +30,9 @@ __device__ __forceinline__ bool is_small(int id) { return id > Qkv::ID && id < O
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
               ALL_THREADS = FEEDING_THREADS + 32 * PREDICTORS * PREDICTION;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
-constexpr int ROUTED = CHOSEN - SHARED_EXPERT;  // CHOSEN includes the shared expert, the last choice of every row
-constexpr int GROUP = HEADS / KV_HEADS;         // query heads per key/value head
+// EXPERTS_PER_ROW includes the shared expert, the last choice of every row.
+constexpr int ROUTED = EXPERTS_PER_ROW - SHARED_EXPERT;
+constexpr int GROUP = HEADS / KV_HEADS;                      // query heads per key/value head
 constexpr int GATES_AT = (HEADS + 2 * KV_HEADS) * HEAD_DIM;  // rows of qkv: queries, keys, values, gates
 
 // A layer's index among the layers of its kind: 0, 1, 2 ... for attention, -1, -2, -3 ... for gated delta nets.
@@ -169,10 +170,11 @@ struct Shared {
   float side[MAX_ROWS][SIDE][WARPS];  // this CTA's router and gate rows (side.cuh): sums by warp
 #endif
 #if EXPERTS
-  int expert[MAX_ROWS][CHOSEN];
-  int predicted[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];  // by rank: predicted before attention, chosen after it
-  float routing_weight[CHOSEN];     // of the first row's experts, from a prediction warp (predict.cuh)
-  signed char place[EXPERTS_OF_4];  // an expert's index in `predicted`; -1: none
+  int expert[MAX_ROWS][EXPERTS_PER_ROW];
+  // By rank: predicted before attention, chosen after it.
+  int predicted[MAX_ROWS][EXPERTS_PER_ROW], chosen[MAX_ROWS][EXPERTS_PER_ROW];
+  float routing_weight[EXPERTS_PER_ROW];  // of the first row's experts, from a prediction warp (predict.cuh)
+  signed char place[EXPERTS_OF_4];        // an expert's index in `predicted`; -1: none
 #endif
 };
 // The factor of a row's RMSNorm; valid after the barrier that follows its sums. It scales the sums of the product
@@ -231,9 +233,9 @@ __device__ inline void load_state(Shared& shared, const Args& args) {
     shared.table[threadIdx.x] = __ldcg(&state->table[threadIdx.x]);
   }
 #if EXPERTS
-  for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS)
+  for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_PER_ROW; i += THREADS)
     // Valid indices even if logits are NaN; the shared expert is always the last choice.
-    shared.expert[0][i] = shared.predicted[0][i] = shared.chosen[0][i] = i % CHOSEN < ROUTED ? 0 : EXPERTS;
+    shared.expert[0][i] = shared.predicted[0][i] = shared.chosen[0][i] = i % EXPERTS_PER_ROW < ROUTED ? 0 : EXPERTS;
   if (EXPERTS < EXPERTS_OF_4)
     for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
 #endif

@@ -15,11 +15,12 @@
 
 #if DELTA_LAYERS
 constexpr int LOG = 16;  // positions of the log: the rows of two steps; the convolution looks back at most 7 of them
-constexpr int KEYS = K_HEADS * K_DIM, CHANNELS = 2 * KEYS + VALUES;
+constexpr int KEY_CHANNELS = K_HEADS * K_DIM, CHANNELS = 2 * KEY_CHANNELS + VALUES;
 constexpr int K_PARTS = WARPS * 32 / DELTA_COLUMNS, EACH = K_DIM / K_PARTS, WINDOW = TAPS - 1;
 constexpr int UNIT_CHANNELS = 2 * K_DIM + DELTA_COLUMNS;  // of the convolution: queries, keys, values
 static_assert(V_DIM == BLOCK && V_DIM / 32 == DELTA_PARTS && K_DIM % 32 == 0 && K_DIM % K_PARTS == 0, "plan.py");
-static_assert(UNIT_CHANNELS + DELTA_COLUMNS + 32 <= THREADS && MAX_ROWS <= 32, "a thread a channel; a warp for gates");
+static_assert(UNIT_CHANNELS + DELTA_COLUMNS + 32 <= THREADS && MAX_ROWS <= 32,
+              "one thread per channel, one warp for the gates");
 static_assert(MAX_ROWS + WINDOW <= LOG, "no row overwrites what an earlier one needs");
 
 // After the operand, if there is room: the warps that finish a unit still read it while others write the operand of o.
@@ -32,12 +33,13 @@ static_assert(DELTA_AT + sizeof(DeltaScratch) <= AREA_BYTES, "as header.py divid
 
 // Where the parts of a layer's state lie.
 struct DeltaState {
-  float *s, *inputs, *keys, *values;  // [head][K_DIM][V_DIM]; [LOG][CHANNELS]; [LOG][KEYS]; [LOG][VALUES + V_HEADS]
+  float *s, *inputs, *keys,
+      *values;  // [head][K_DIM][V_DIM]; [LOG][CHANNELS]; [LOG][KEY_CHANNELS]; [LOG][VALUES + V_HEADS]
   __device__ __forceinline__ DeltaState(const Args& args, const Shared& shared, int layer) {
     s = args.states + shared.slot * args.slot_floats + (-1 - place_of(layer)) * (long long)STATE_FLOATS;
     inputs = s + V_HEADS * K_DIM * V_DIM;
     keys = inputs + LOG * CHANNELS;
-    values = keys + LOG * KEYS;
+    values = keys + LOG * KEY_CHANNELS;
   }
 };
 struct DeltaUnit {
@@ -45,14 +47,14 @@ struct DeltaUnit {
   bool logs_key;             // true for one unit of every key head
   __device__ __forceinline__ DeltaUnit(int unit) {
     head = unit / HEAD_UNITS, column = unit % HEAD_UNITS * DELTA_COLUMNS;
-    constexpr int SHARE = V_HEADS / K_HEADS;
-    k_head = head / SHARE, logs_key = head % SHARE == 0 && column == 0;
+    constexpr int V_PER_K = V_HEADS / K_HEADS;
+    k_head = head / V_PER_K, logs_key = head % V_PER_K == 0 && column == 0;
   }
   // A thread's channel of the convolution; -1: none.
   __device__ __forceinline__ int channel(int thread) const {
     if (thread < K_DIM) return k_head * K_DIM + thread;
-    if (thread < 2 * K_DIM) return KEYS + k_head * K_DIM + thread - K_DIM;
-    return thread < UNIT_CHANNELS ? 2 * KEYS + head * V_DIM + column + thread - 2 * K_DIM : -1;
+    if (thread < 2 * K_DIM) return KEY_CHANNELS + k_head * K_DIM + thread - K_DIM;
+    return thread < UNIT_CHANNELS ? 2 * KEY_CHANNELS + head * V_DIM + column + thread - 2 * K_DIM : -1;
   }
 };
 __device__ __forceinline__ float sigmoid(float v) { return quotient(1.f, 1.f + exponential(-v)); }
@@ -81,11 +83,11 @@ __device__ inline void delta_prefetch(const Args& args, const Shared& shared, in
   const float* inputs = state.inputs + (position & (LOG - 1)) * CHANNELS;
   const int at = line % (K_DIM / 32) * 32;
   if (line < 2 * (K_DIM / 32))
-    prefetch_l2(inputs + (line < K_DIM / 32 ? 0 : KEYS) + unit.k_head * K_DIM + at);
+    prefetch_l2(inputs + (line < K_DIM / 32 ? 0 : KEY_CHANNELS) + unit.k_head * K_DIM + at);
   else if (line < 2 * (K_DIM / 32) + DELTA_COLUMNS / 32)
-    prefetch_l2(inputs + 2 * KEYS + unit.head * V_DIM + unit.column + (line - 2 * (K_DIM / 32)) * 32);
+    prefetch_l2(inputs + 2 * KEY_CHANNELS + unit.head * V_DIM + unit.column + (line - 2 * (K_DIM / 32)) * 32);
   else if (back == 1 && line < 14)
-    prefetch_l2(state.keys + (position & (LOG - 1)) * KEYS + unit.k_head * K_DIM + at);
+    prefetch_l2(state.keys + (position & (LOG - 1)) * KEY_CHANNELS + unit.k_head * K_DIM + at);
   else if (back == 1)
     prefetch_l2(state.values + (position & (LOG - 1)) * (VALUES + V_HEADS) +
                 (line == 14 ? unit.head * V_DIM + unit.column : VALUES + unit.head));
@@ -113,7 +115,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   for (int i = 0; i < EACH; ++i) c[i] = first ? __ldcg(at + i * V_DIM) : 0.f;
   // What the last accepted row adds to S. (More than one row is pending only after a draft.)
   const int last = (first - 1) & (LOG - 1);
-  const float *last_key = state.keys + last * KEYS + unit.k_head * K_DIM + part * EACH,
+  const float *last_key = state.keys + last * KEY_CHANNELS + unit.k_head * K_DIM + part * EACH,
               *last_value = state.values + last * (VALUES + V_HEADS);
   float k[EACH];
 #pragma unroll
@@ -175,7 +177,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
 #pragma unroll 1
   for (int back = fold; back > 1; --back) {
     const int place = (first - back) & (LOG - 1);
-    const float *key = state.keys + place * KEYS + unit.k_head * K_DIM + part * EACH,
+    const float *key = state.keys + place * KEY_CHANNELS + unit.k_head * K_DIM + part * EACH,
                 *d = state.values + place * (VALUES + V_HEADS);
     const float decay = __ldcg(d + VALUES + unit.head), correction = __ldcg(d + unit.head * V_DIM + column);
 #pragma unroll
@@ -237,7 +239,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
     if (unit.logs_key && mine < 32)
 #pragma unroll
       for (int i = 0; i < K_DIM / 32; ++i)
-        state.keys[((first + row) & (LOG - 1)) * KEYS + unit.k_head * K_DIM + i * 32 + lane] =
+        state.keys[((first + row) & (LOG - 1)) * KEY_CHANNELS + unit.k_head * K_DIM + i * 32 + lane] =
             s.k[row][i * 32 + lane] * by_k;
   }
 }

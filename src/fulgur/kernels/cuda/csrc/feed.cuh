@@ -68,7 +68,7 @@ struct Feeder {
     long long copy = 0;
 #if EXPERTS
     if (run.phase == GateUp::ID || run.phase == Down::ID) {
-      const int* expert = shared->expert[run.choice / CHOSEN];
+      const int* expert = shared->expert[run.choice / EXPERTS_PER_ROW];
       if ((int)load_acquire_shared(shared_address(&shared->layers_routed)) <= c.layers) {
 #if PREDICTION
         if (run.phase == Down::ID || (int)load_acquire_shared(shared_address(&shared->layers_predicted)) <= c.layers)
@@ -79,7 +79,7 @@ struct Feeder {
         return;
 #endif
       }
-      copy = expert[run.choice % CHOSEN] * (run.phase == Down::ID ? Down::COPY_BYTES : GateUp::COPY_BYTES);
+      copy = expert[run.choice % EXPERTS_PER_ROW] * (run.phase == Down::ID ? Down::COPY_BYTES : GateUp::COPY_BYTES);
     }
 #endif
     c.phase = run.phase;

@@ -10,5 +10,5 @@
   GEMV_KERNEL(gemv_stored_##name, FORMAT, STORED)       \
   GEMV_KERNEL(gemv_activated_##name, FORMAT, ACTIVATED) \
   GEMV_KERNEL(gemv_added_##name, FORMAT, ADDED)         \
-  GEMV_KERNEL(gemv_chosen_##name, FORMAT, CHOSEN)
+  GEMV_KERNEL(gemv_chosen_##name, FORMAT, CHOOSES_EXPERTS)
 #include "instances.h"

@@ -19,9 +19,10 @@
 constexpr int GEMV_WARPS = 16, GEMV_THREADS = 32 * GEMV_WARPS, TILE_ROWS = 16;
 
 enum Operand { NORMED, VECTOR, GATED };
-enum Outcome { STORED, ACTIVATED, ADDED, CHOSEN };  // CHOSEN: ACTIVATED, and the kernel chooses the experts
+// CHOOSES_EXPERTS: ACTIVATED, and the kernel chooses the experts.
+enum Outcome { STORED, ACTIVATED, ADDED, CHOOSES_EXPERTS };
 template <int OUTCOME>
-constexpr bool ACTIVATES = OUTCOME == ACTIVATED || OUTCOME == CHOSEN;
+constexpr bool ACTIVATES = OUTCOME == ACTIVATED || OUTCOME == CHOOSES_EXPERTS;
 template <int OUTCOME>  // ADDED reads heads or a hidden vector; gates and ups read the residual
 __device__ __forceinline__ bool takes(int operand, int asked) {
   if (OUTCOME == ADDED ? asked == NORMED : asked == GATED || (ACTIVATES<OUTCOME> && asked == VECTOR)) return false;
@@ -47,7 +48,7 @@ struct Gemv {
   int tiles, blocks, cut, matrix_rows, out_stride, bias_stride;  // 1 << cut: KW
   int batch;                                                     // units whose partial sums shared memory holds
   float eps, limit, alpha;                                       // limit: of clamped gates, 0: plain SwiGLU
-  Router router;                                                 // CHOSEN
+  Router router;                                                 // CHOOSES_EXPERTS
 };
 
 constexpr int OPERAND_PAD = 32;  // columns: rows that are read together lie in different banks
@@ -93,7 +94,7 @@ __device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, b
                                                 const Begun& begun) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread & 31, stride = operand_stride(p);
   const int padded = p.blocks * 128;
-  constexpr bool KEPT = OUTCOME != CHOSEN;  // there, registers are short while experts are chosen
+  constexpr bool KEPT = OUTCOME != CHOOSES_EXPERTS;  // there, registers are short while experts are chosen
   if (takes<OUTCOME>(p.operand, NORMED)) {
 #pragma unroll 1
     for (int row = 0; row < count; ++row) {
@@ -437,7 +438,7 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
   // A CTA has units blockIdx.x, blockIdx.x + gridDim.x, ... The first weights of dense matrices are known before the
   // step's rows are, and a batch has room for the first two tasks of every warp.
   const int thread = threadIdx.x, warp = thread / 32, apart = (int)gridDim.x, begin = (int)blockIdx.x;
-  const bool routed = OUTCOME == CHOSEN || (OUTCOME == ADDED && p.routing);
+  const bool routed = OUTCOME == CHOOSES_EXPERTS || (OUTCOME == ADDED && p.routing);
   Batch batch{begin, apart, (p.tiles - begin + apart - 1) / apart, 1 << p.cut};
   Flow<FORMAT, OUTCOME> flow;
   if (!routed) flow.begin(p, nullptr, batch);
@@ -451,7 +452,7 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
   int own = batch.units;
   if (routed) {
     routing = &room.routing;
-    if (OUTCOME == CHOSEN) {
+    if (OUTCOME == CHOOSES_EXPERTS) {
       if (warp == 0 || warp < count) choose_experts(p.router, room.routing, warp);  // row 0 need not wait for `count`
     } else {
       constexpr int WORDS = sizeof(Routing) / 4, EACH = (WORDS + GEMV_THREADS - 1) / GEMV_THREADS;
@@ -465,14 +466,14 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
     }
     if (count <= 0) return;
     __syncthreads();
-    if (OUTCOME == CHOSEN && count > 1) list_experts(room.routing, room.leads, count, GEMV_THREADS);
+    if (OUTCOME == CHOOSES_EXPERTS && count > 1) list_experts(room.routing, room.leads, count, GEMV_THREADS);
     const int distinct = routing->distinct;
-    if (OUTCOME == CHOSEN) own = (p.tiles * distinct - begin + apart - 1) / apart;
+    if (OUTCOME == CHOOSES_EXPERTS) own = (p.tiles * distinct - begin + apart - 1) / apart;
     if (OUTCOME == ADDED) batch.parts = distinct << p.cut;
     batch.units = min(own, p.batch);
     flow.begin(p, routing, batch);
     fetch_bias<OUTCOME>(p, routing, batch, distinct);
-    if (OUTCOME == CHOSEN && begin == 0)
+    if (OUTCOME == CHOOSES_EXPERTS && begin == 0)
       for (int i = thread; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
         ((u32*)p.router.to)[i] = ((const u32*)&room.routing)[i];
   } else {

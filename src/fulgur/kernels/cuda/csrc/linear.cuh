@@ -210,7 +210,7 @@ __device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Range&
     cut.terms = wgmma_operand(x + TERMS_AT + (slice >> 2) * s.steps * STEP_BYTES);
     cut.scales = x + first * 4;
     cut.steps = s.steps;
-    cut.less = s.steps - (((slice + 1) * s.blocks >> s.cut_bits) - first);
+    cut.shortfall = s.steps - (((slice + 1) * s.blocks >> s.cut_bits) - first);
   }
   cut.slices = shared_address(slices_of(memory)) + warp * (TILE * 4);
   cut.rounds = max(units.last - units.first - (warp >> s.kw_bits) + teams - 1, 0) / teams;
@@ -221,7 +221,7 @@ template <class M>
 __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, int id, const Shape& s,
                                                 const Range& units, int begin, int stop, int columns) {
   const Cut cut = MAX_ROWS == 1 ? stream.cut(id) : cut_of(memory, s, units);
-  const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.less,
+  const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.shortfall,
             teams = WARPS >> cut.kw_bits;
   u32 to = cut.slices + (thread & 28) + (columns - 1) * warp * (TILE * 4);
   Block<M> b[2];

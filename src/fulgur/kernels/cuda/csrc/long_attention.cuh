@@ -16,7 +16,8 @@
 #include "exchange.cuh"
 
 constexpr bool HAS_LONG = GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
-constexpr int QUADS = WARPS / 4, LONG_KEYS = 8 * HEAD_DIM;  // a split with fewer keys is faster in the loop of blocks
+constexpr int WARPGROUPS = WARPS / 4,
+              LONG_KEYS = 8 * HEAD_DIM;  // a split with fewer keys is faster in the loop of blocks
 constexpr int DIMS = HEAD_DIM / 32, VALUE_TILES = (DIMS + 1) / 2;  // of a lane; of a warp
 constexpr int VALUE_BYTES = KV_FP8 ? 1 : 2, HEAD_BYTES = HEAD_DIM * VALUE_BYTES;
 constexpr int FIRST_QUAD_BARRIER = 3;
@@ -30,10 +31,10 @@ __device__ __forceinline__ int long_end(int position, int begin, int end) {
 
 // Lies where attention.cuh keeps a block's values and scores.
 struct LongScratch {
-  float peak[QUADS + 1][8], total[QUADS + 1][8];  // the last entry: what the loop of blocks found
+  float peak[WARPGROUPS + 1][8], total[WARPGROUPS + 1][8];  // the last entry: what the loop of blocks found
   union {
-    float score[QUADS][8][KV_BLOCK + 8];  // [query][key]; the 8 avoid bank conflicts
-    float sum[QUADS][HEAD_DIM][8];        // weighted values, [dimension][query]
+    float score[WARPGROUPS][8][KV_BLOCK + 8];  // [query][key]; the 8 avoid bank conflicts
+    float sum[WARPGROUPS][HEAD_DIM][8];        // weighted values, [dimension][query]
   };
 };
 
@@ -174,9 +175,9 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
     for (int j = 0; j < 4; ++j) acc[i][j] = 0;
   int block = begin / KV_BLOCK + quad;
   const int end = stop / KV_BLOCK;
-  int number = table[block], next = table[min(block + QUADS, end - 1)];
+  int number = table[block], next = table[min(block + WARPGROUPS, end - 1)];
 #pragma unroll 1
-  for (; block < end; block += QUADS) {
+  for (; block < end; block += WARPGROUPS) {
     // Load the keys first, since they are waited for; prefetch the values into L2 after them. Addresses are recomputed
     // for every block (`opaque`): kept, they would take registers.
     const KeysAt at(args, opaque(layer), head, number);
@@ -185,7 +186,7 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
     keys.load(at.keys + quarter * 16 * HEAD_BYTES, at.exponents + quarter * 16);
     prefetch_lines(at.keys + to_values * HEAD_BYTES);
     number = next;
-    next = table[min(block + 2 * QUADS, end - 1)];
+    next = table[min(block + 2 * WARPGROUPS, end - 1)];
     float dots[4];
     keys.multiply(dots, queries);
     barrier_of<128>(FIRST_QUAD_BARRIER + quad);  // the previous scores have been read
@@ -196,7 +197,7 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
     WarpValues values[2];  // 16 are added while the next 16 arrive
 #pragma unroll
     for (int i = 0; i < 2; ++i) values[i].load(from + 16 * i * HEAD_BYTES, exponents + 16 * i);
-    if (block + QUADS < end) prefetch_lines(KeysAt(args, opaque(layer), head, number).keys);
+    if (block + WARPGROUPS < end) prefetch_lines(KeysAt(args, opaque(layer), head, number).keys);
     barrier_of<128>(FIRST_QUAD_BARRIER + quad);
     // Scores are read twice: registers are scarcer than time.
     float highest = -INF;
@@ -245,19 +246,19 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
 __device__ __forceinline__ float long_peak(const LongScratch& s, int query) {
   float peak = s.peak[0][query];
 #pragma unroll
-  for (int i = 1; i <= QUADS; ++i) peak = fmaxf(peak, s.peak[i][query]);
+  for (int i = 1; i <= WARPGROUPS; ++i) peak = fmaxf(peak, s.peak[i][query]);
   return peak;
 }
 __device__ __forceinline__ float long_total(const LongScratch& s, int query, float peak) {
   float total = 0;
 #pragma unroll
-  for (int i = 0; i <= QUADS; ++i) total += power2(s.peak[i][query] - peak) * s.total[i][query];
+  for (int i = 0; i <= WARPGROUPS; ++i) total += power2(s.peak[i][query] - peak) * s.total[i][query];
   return total;
 }
 __device__ __forceinline__ float long_sum(const LongScratch& s, int query, int dimension, float peak, float own) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i <= QUADS; ++i)
-    sum += power2(s.peak[i][query] - peak) * (i < QUADS ? s.sum[i][dimension][query] : own);
+  for (int i = 0; i <= WARPGROUPS; ++i)
+    sum += power2(s.peak[i][query] - peak) * (i < WARPGROUPS ? s.sum[i][dimension][query] : own);
   return sum;
 }

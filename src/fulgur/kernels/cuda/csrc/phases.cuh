@@ -74,8 +74,8 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
   } else if (id == GateUp::ID) {  // a tile holds 8 gate rows and their 8 up rows
     int to = tile * 8;
 #if EXPERTS
-    t.row = MAX_ROWS > 1 ? which / CHOSEN : 0;
-    t.expert = which - t.row * CHOSEN;
+    t.row = MAX_ROWS > 1 ? which / EXPERTS_PER_ROW : 0;
+    t.expert = which - t.row * EXPERTS_PER_ROW;
     to += t.expert * (Down::COPY_BLOCKS * BLOCK);
 #endif
     t.to = args.h + (t.row * (Down::BLOCKS * BLOCK) + to) / 2;
@@ -209,7 +209,7 @@ struct Phase {
     if (id == Qkv::ID && threadIdx.x >> 5 == WARPS - 1) send_router_rows(args, shared, rows, epoch);
 #endif
 #if EXPERTS
-    static_assert(Fold::KW <= WARPS / 2, "not by warps that add");
+    static_assert(Fold::KW <= WARPS / 2, "the fold's warps must not be the adding warps");
     const Range fold = shared.units[Fold::ID];
     const int warp = threadIdx.x >> 5, first = WARPS - Fold::KW, columns = MAX_ROWS == 1 ? 1 : rows,
               r = threadIdx.x & 31;

@@ -100,8 +100,8 @@ __device__ inline void weight_experts(Shared& shared) {
       if (lanes_with(load_acquire_shared(shared_address(&shared.finished)))) return;
       nap(NAP);
     }
-    const float weight = routing_weight_of(shared, 0, min(lane, CHOSEN - 1), inverse_of(shared, 0));
-    if (lane < CHOSEN) shared.routing_weight[lane] = weight;
+    const float weight = routing_weight_of(shared, 0, min(lane, EXPERTS_PER_ROW - 1), inverse_of(shared, 0));
+    if (lane < EXPERTS_PER_ROW) shared.routing_weight[lane] = weight;
     __syncwarp();
     if (lane == 0) store_release(shared_address(&shared.layers_weighted), shared.layers_weighted + 1);
     __syncwarp();

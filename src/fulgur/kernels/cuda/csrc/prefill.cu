@@ -206,7 +206,7 @@ KERNEL(attended_rows, 256, Attended) {
 struct Route {
   const float* logits;  // [n, stride]
   int* chosen;          // [n, top]
-  float* share;
+  float* routing_weight;
   int n, experts, top, stride, normalise, pad;
 };
 KERNEL(route_rows, 256, Route) {
@@ -242,7 +242,7 @@ KERNEL(route_rows, 256, Route) {
       for (int j = 0; j < 8; ++j)
         if (which == lane + 32 * j) logit[j] = -INF;
     }
-    if (lane < p.top) p.share[(long long)row * p.top + lane] = quotient(mine, p.normalise ? kept : all);
+    if (lane < p.top) p.routing_weight[(long long)row * p.top + lane] = quotient(mine, p.normalise ? kept : all);
   }
 }
 
@@ -250,9 +250,9 @@ KERNEL(route_rows, 256, Route) {
 // and lists its own. The last CTA to finish cuts them into tiles.
 struct Sort {
   const int* chosen;  // [n * top]
-  const float* share;
+  const float* routing_weight;
   int *row, *place;  // the row of every sorted row; the sorted row of every choice
-  float* sorted_share;
+  float* sorted_routing_weight;
   int* starts;  // [experts + 1]
   Tile* tiles;
   int* tile_count;
@@ -287,7 +287,7 @@ KERNEL(sort_by_expert, 512, Sort) {
     const u32 bits = lanes_with(mine);
     if (mine) {
       const int place = at + count_bits(bits & ((1u << lane) - 1));
-      p.row[place] = i / p.top, p.place[i] = place, p.sorted_share[place] = p.share[i];
+      p.row[place] = i / p.top, p.place[i] = place, p.sorted_routing_weight[place] = p.routing_weight[i];
     }
     at += count_bits(bits);
   }

@@ -101,7 +101,7 @@ KERNEL(prompt_attended, 256, PromptAttended) {
 struct PromptRoute {
   const float *logits, *bias;  // [n, stride]; [experts] or null
   int* chosen;                 // [n, top + shared]
-  float* share;
+  float* routing_weight;
   int n, experts, top, stride, shared, over_all;
 };
 constexpr int MOST_EXPERTS = 512;
@@ -140,10 +140,10 @@ KERNEL(prompt_route, 256, PromptRoute) {
       for (int j = 0; j < MOST_EXPERTS / 32; ++j)
         if (which == lane + 32 * j) logit[j] = -INF;
     }
-    if (lane < p.top) p.share[(long long)row * all + lane] = quotient(mine, p.over_all ? sum : kept);
+    if (lane < p.top) p.routing_weight[(long long)row * all + lane] = quotient(mine, p.over_all ? sum : kept);
     if (p.shared && lane == 0) {
       p.chosen[(long long)row * all + p.top] = p.experts;
-      p.share[(long long)row * all + p.top] = sigmoid(logits[p.experts]);
+      p.routing_weight[(long long)row * all + p.top] = sigmoid(logits[p.experts]);
     }
   }
 }

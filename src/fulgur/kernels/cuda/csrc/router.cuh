@@ -8,7 +8,7 @@
 #include "exchange.cuh"
 
 #if EXPERTS
-static_assert(CHOSEN < 32, "a lane an expert");
+static_assert(EXPERTS_PER_ROW < 32, "one lane per expert");
 constexpr u32 TAG = EXPERTS <= 256 ? 255 : 511;  // the bits of a logit that hold the expert's number
 constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
 
@@ -102,7 +102,8 @@ __device__ inline void rank_experts(const Args& args, Shared& shared, float* ear
   if (row < rows) order_experts(shared.predicted[row], shared.chosen[row], shared.expert[row], wrong);
   block_barrier();
 }
-static_assert(MAX_ROWS <= WARPS && MAX_ROWS * EXPERTS_OF_4 * 4 <= SLICE_BYTES, "a warp a row; logits where slices lie");
+static_assert(MAX_ROWS <= WARPS && MAX_ROWS * EXPERTS_OF_4 * 4 <= SLICE_BYTES,
+              "one warp per row; logits overlay the slices");
 
 // The routing weight of one of a row's experts, by a whole warp. `inverse` is the factor of the row's RMSNorm. Every
 // driver adds in this order.

@@ -65,7 +65,7 @@ __device__ __forceinline__ void fetch_weights(const Product& p, const Stretch& s
 }
 
 template <int FORMAT, int TOKENS>
-__device__ __forceinline__ void bring_rows(const Product& p, u32 stages, u32 gates) {
+__device__ __forceinline__ void load_rows(const Product& p, u32 stages, u32 gates) {
   typedef RowsMemory<FORMAT, TOKENS> M;
   const int thread = threadIdx.x - CONSUMERS, piece = thread & 15, low = thread >> 4;
   const u32 to = stages + piece / 8 * (TOKENS * 128) + low * 128 + ((piece & 7) ^ low) * 16, size = M::stage(p);
@@ -167,7 +167,7 @@ __device__ __forceinline__ void rows_product(const Product& p, char* memory) {
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
     give_registers<56>();
-    bring_rows<FORMAT, TOKENS>(p, stages, gates);
+    load_rows<FORMAT, TOKENS>(p, stages, gates);
   } else {
     take_registers<224>();
     multiply_rows<FORMAT, TOKENS, EPILOGUE>(p, stages, gates, staging);

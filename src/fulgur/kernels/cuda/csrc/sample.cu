@@ -110,7 +110,8 @@ __device__ __forceinline__ float log_sum(const Sample& p, const Part* parts) {
 
 // Reports the most likely tokens and their log-probabilities, best first.
 template <int THREADS>
-__device__ __forceinline__ void tell_alternatives(const Listed& e, int wanted, float lse, float* told, Room& room) {
+__device__ __forceinline__ void write_alternatives(const Listed& e, int wanted, float lse, float* logprobs,
+                                                   Room& room) {
   const Measure m{0.f, 0.f, -INF, false};
   const Border kept = cut<THREADS>(e, {NOTHING, NEVER}, m, (double)wanted, 0., room);
   if (threadIdx.x == 0) room.count = 0;
@@ -130,8 +131,8 @@ __device__ __forceinline__ void tell_alternatives(const Listed& e, int wanted, f
     const u32 other = key_of(__uint_as_float(room.few[i].x));
     rank += other > key || (other == key && room.few[i].y < mine.y);
   }
-  ((int*)told)[2 + 2 * rank] = (int)mine.y;
-  told[3 + 2 * rank] = __uint_as_float(mine.x) - lse;
+  ((int*)logprobs)[2 + 2 * rank] = (int)mine.y;
+  logprobs[3 + 2 * rank] = __uint_as_float(mine.x) - lse;
 }
 
 // Ends a step of a run: sets the state of the next step, writes the ring, decides whether to go on. By one thread.
@@ -192,20 +193,20 @@ __device__ __forceinline__ void choose(const Sample& p, char* memory) {
   __syncthreads();
   const int token = (int)room.token;
   if (r.alternatives >= 0) {
-    const int at = p.ended ? *p.state_produced % TOLD : row;
-    float* told = p.told + at * RECORD;
+    const int at = p.ended ? *p.state_produced % LOGPROB_RECORDS : row;
+    float* logprobs = p.logprobs + at * RECORD;
     if (thread < 32) {
       const float lse = log_sum(p, parts);
       if (thread == 0) {
         room.value = lse;
-        told[0] = p.logits[(long long)r.logits * p.stride + token] - lse;
-        ((int*)told)[1] = min(r.alternatives, p.vocab);
+        logprobs[0] = p.logits[(long long)r.logits * p.stride + token] - lse;
+        ((int*)logprobs)[1] = min(r.alternatives, p.vocab);
       }
     }
     __syncthreads();
     if (r.alternatives)
-      tell_alternatives<THREADS>(gather<THREADS>(p, p.likely, row, r.alternatives, true, list), r.alternatives,
-                                 room.value, told, room);
+      write_alternatives<THREADS>(gather<THREADS>(p, p.likely, row, r.alternatives, true, list), r.alternatives,
+                                  room.value, logprobs, room);
     __threadfence_system();
     __syncthreads();
   }

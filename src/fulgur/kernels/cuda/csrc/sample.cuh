@@ -6,7 +6,8 @@
 
 constexpr int SCAN = 256, EACH = 8, SLICE = SCAN * EACH;  // threads, tokens of a thread, tokens of a CTA
 constexpr int CHOOSE = 256, CHOOSE_ALL = 512;             // threads per row: if few tokens are looked at; if all are
-constexpr int RING = 4096, TOLD = 512, ALTERNATIVES = 100, RECORD = 2 + 2 * ALTERNATIVES;  // as in sampling.py
+// As in sampling.py.
+constexpr int RING = 4096, LOGPROB_RECORDS = 512, ALTERNATIVES = 100, RECORD = 2 + 2 * ALTERNATIVES;
 constexpr int NEVER = 0x7fffffff, FEW = 128;
 constexpr int BINS = 1024;            // of the mass of all tokens: 32 per factor of 2
 constexpr u32 NOTHING = 0x007fffffu;  // the key of -infinity
@@ -45,7 +46,7 @@ struct Sample {
   const int* extra;
   Part* parts;           // [row, slice]
   uint2 *best, *likely;  // [row, slice, most]: value and token; of changed and of the model's own logits
-  float* told;           // pinned [TOLD][RECORD]: log-probability, number of alternatives, tokens and theirs
+  float* logprobs;       // pinned [LOGPROB_RECORDS][RECORD]: log-probability, number of alternatives, tokens and theirs
   int* tokens;           // pinned [row]
   // A run of many steps:
   int* ended;  // null: one step

@@ -14,7 +14,7 @@ struct alignas(8) Run {
   u32 at;  // in units of 16 bytes, from the start of the layer or of the head
   unsigned short pieces;
   unsigned char phase;   // M::ID
-  unsigned char choice;  // with experts: row * CHOSEN + index of the row's expert
+  unsigned char choice;  // with experts: row * EXPERTS_PER_ROW + index of the row's expert
 };
 struct alignas(16) Slot {
   u64 gate;       // an mbarrier
@@ -26,10 +26,10 @@ struct alignas(16) Slot {
 struct alignas(16) Cut {
   // For `wgmma`, shared addresses: the operand's terms (as the instruction takes them) and their scales.
   u32 terms, scales;
-  u32 slices;                           // shared address of the warp's slice of sums
-  unsigned short rounds;                // units of its team of KW warps
-  unsigned char steps;                  // blocks of the longest slice
-  unsigned char kw_bits : 4, less : 4;  // as in Shape; by how many blocks its own slice is shorter
+  u32 slices;                                // shared address of the warp's slice of sums
+  unsigned short rounds;                     // units of its team of KW warps
+  unsigned char steps;                       // blocks of the longest slice
+  unsigned char kw_bits : 4, shortfall : 4;  // as in Shape; by how many blocks its own slice is shorter
 };
 struct alignas(16) Output {
   u64* to;   // word of the first row of its first tile; null: no tile, or its sums are not sent

@@ -24,9 +24,9 @@ struct Product {
   const char* weights;  // of the layer
   const bf16* x;        // [rows, stride]
   void* out;
-  const int* rows;     // experts: the row of x of every sorted row; null: itself
-  const float* share;  // experts: the routing weight of every sorted row; null: 1
-  const Tile* tiles;   // experts; null: one matrix for all rows
+  const int* rows;              // experts: the row of x of every sorted row; null: itself
+  const float* routing_weight;  // experts: the routing weight of every sorted row; null: 1
+  const Tile* tiles;            // experts; null: one matrix for all rows
   const int* tile_count;
   const float* bias;     // CLAMPED: [expert, bias_stride], in the order of the matrix's rows
   long long copy_bytes;  // from expert to expert
@@ -50,7 +50,7 @@ struct Memory {
   static constexpr int STAGING = 2 * 16 * 132 * 4, FIXED = STAGING + 128 + 1024;
   static constexpr int FIT = (227 * 1024 - FIXED) / STAGE, STAGES = FIT > 6 ? 6 : FIT;
   static constexpr int TOTAL = STAGES * STAGE + FIXED;
-  static_assert(STAGES >= 2, "two stages hide a copy behind a product");
+  static_assert(STAGES >= 2, "at least two stages, so that copies overlap with products");
 };
 
 // The fragments of a group of a block for this lane.
@@ -136,7 +136,7 @@ struct Place {
 };
 
 template <int FORMAT, int TOKENS>
-__device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
+__device__ __forceinline__ void load_tiles(const Product& p, u32 stages, u32 gates) {
   typedef Memory<FORMAT, TOKENS> M;
   const int thread = threadIdx.x - CONSUMERS, lane = thread & 31, piece = thread & 15, low = thread >> 4;
   const u32 to = stages + piece / 8 * (TOKENS * 128) + low * 128 + ((piece & 7) ^ low) * 16;
@@ -300,7 +300,7 @@ __device__ __forceinline__ void store_sums(const Product& p, const float (&c)[PA
             up = fminf(fmaxf(up + bias[8], -p.limit), p.limit);
             h = (up + 1.f) * quotient(gate, 1.f + power2(-1.44269504f * p.alpha * gate));
           }
-          if (p.share && from + token < count) h *= p.share[first + from + token];
+          if (p.routing_weight && from + token < count) h *= p.routing_weight[first + from + token];
           put_float(v + (token * 68 + (i * 4 + (warp & 3)) * 8 + g) * 4, h);
         } else {
           put_float(v + (token * 132 + (i * 4 + (warp & 3)) * 16 + (j & 2) * 4 + g) * 4, sum);
@@ -362,7 +362,7 @@ __device__ __forceinline__ void product(const Product& p, char* memory) {
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
     give_registers<40>();
-    bring<FORMAT, TOKENS>(p, stages, gates);
+    load_tiles<FORMAT, TOKENS>(p, stages, gates);
   } else {
     take_registers<232>();
     multiply<FORMAT, TOKENS, EPILOGUE>(p, stages, gates, staging);

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PLACES = 2  # buffers for the tokens of a step, used in turn
 
 
-class Following:
+class ChainedSteps:
     """At most two steps are under way: one runs, the next is queued."""
 
     def __init__(
