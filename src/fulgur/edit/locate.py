@@ -27,25 +27,25 @@ _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True)
-class Place:
-    """The target, the instruction without the mention, and how it was found."""
+class Located:
+    """What a prompt means: the target, the instruction without the mention, and how it was found."""
 
     target: Target
     instruction: str
     how: str
 
 
-def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = ()) -> Place:
-    """The place a prompt means; raises a FulgurError that says how to name it when that is unclear."""
+def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = ()) -> Located:
+    """The target of a prompt; raises a FulgurError that says how to name it when that is unclear."""
     if match := _MENTION.search(text):
         target = _target(match[1].rstrip(".,;:"), workspace)
         rest = " ".join((text[: match.start()] + text[match.end() :]).split())
         if not target.symbol and not target.lines and bare(core(rest)):
             rest = f"{rest} {match[1]}"  # the file is what the verb is about
-        return Place(target, rest or text, f"named: {match[1]}")
+        return Located(target, rest or text, f"named: {match[1]}")
     for match in _PATH.finditer(text):
         if (workspace / match[1].split(":")[0]).is_file():
-            return Place(_target(match[1], workspace), _without(text, match), f"named: {match[1]}")
+            return Located(_target(match[1], workspace), _without(text, match), f"named: {match[1]}")
     if (why := no_edit(core(text))) is not None:
         raise FulgurError(why)
     index = SymbolIndex(workspace, home)
@@ -61,7 +61,7 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
         if len(defined) == 1:
             path, symbol = defined[0]
             target = Target(workspace / path, symbol.qualified)
-            return Place(target, said, f"{symbol.qualified} is defined in {path}:{symbol.line}")
+            return Located(target, said, f"{symbol.qualified} is defined in {path}:{symbol.line}")
         if len(defined) > 1:
             places = ", ".join(f"{path}:{symbol.line}" for path, symbol in defined[:6])
             raise FulgurError(
@@ -69,10 +69,10 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
             )
     for path in recent:
         if (workspace / path).is_file():
-            return Place(Target(workspace / path), said, f"the file edited last: {path}")
+            return Located(Target(workspace / path), said, f"the file edited last: {path}")
     using = _files_with(workspace, [name for name in names if "_" in name or not name.islower()])
     if len(using) == 1:
-        return Place(Target(using[0]), said, f"the only file that has these names: {using[0].relative_to(workspace)}")
+        return Located(Target(using[0]), said, f"the only file that has these names: {using[0].relative_to(workspace)}")
     raise FulgurError(
         "which file, and which part of it?", hint="Write @path/to/file.py, @file.py:function or @file.py:10-30."
     )

@@ -26,7 +26,7 @@ from fulgur.client.stream import ResponseStream
 from fulgur.edit.checks import NAMES, PARSES
 from fulgur.edit.document import Document
 from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose, task_at
-from fulgur.edit.locate import Place, find_place
+from fulgur.edit.locate import Located, find_place
 from fulgur.edit.model import LOGPROBS, parts_of, probability_of
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
@@ -109,7 +109,7 @@ class EditPath:
         """Refuse: nothing is carried from edit to edit, so there is nothing to compact."""
         raise FulgurError("nothing to compact: every edit starts from the file alone")
 
-    def _locate(self, instruction: str) -> Place:
+    def _locate(self, instruction: str) -> Located:
         settings, model = self._context.settings, self._context.link.info.name
         try:
             return find_place(instruction, settings.workspace, settings.home, self._recent)
@@ -119,7 +119,7 @@ class EditPath:
             hint = f"{model} edits existing code. Models that chat can write new files: /model lists them."
             raise FulgurError("there is no file to edit in this folder yet", hint=hint) from error
 
-    async def _attempt(self, place: Place, problem: str) -> str:
+    async def _attempt(self, place: Located, problem: str) -> str:
         """Rewrite and apply; return what is wrong with the answer, or ""."""
         path = self._files.writable(str(place.target.path))
         document = Document.of(path, self._files.show(path), self._files.read(path))
