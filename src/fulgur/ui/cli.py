@@ -28,10 +28,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "app": "the agent in your browser, several sessions side by side",
         "attach": "open a session of the browser or an editor in this terminal",
         "acp": "the agent inside an editor (Agent Client Protocol)",
-        "host": "the process behind the sessions of app, attach and acp, which start it",
+        "host": "run the sessions of app, attach and acp, which start it",
     },
     "code, without a conversation": {
-        "edit": "change a part of a file by an instruction",
+        "edit": "change a part of a file with an instruction",
         "refactor": "rename, move, extract, inline … exactly, over the whole project",
         "complete": "what the embedded model would type at a cursor",
         "next": "the edits that follow from the last change of a file",
