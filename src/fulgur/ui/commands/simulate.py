@@ -18,7 +18,9 @@ _COLUMNS = ("users", "replicas", "KV tokens", "routing", "deaths/h", "hit", "TTF
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--service", default=_H200, metavar="NAME", help="the measured service times to use (default %(default)s)")
+    parser.add_argument(
+        "--service", default=_H200, metavar="NAME", help="the measured service times to use (default %(default)s)"
+    )
     parser.add_argument("--times", type=Path, metavar="FILE", help="your own service times, as JSON")
     parser.add_argument(
         "--users", type=_numbers, default=[1000, 2000], metavar="N[,N…]", help="people; 5%% of them are active"
