@@ -20,7 +20,7 @@ ABILITIES = (
     "ternaries, with, enumerate, any/all, dict.get, defaults, values, list and dict items, enum members, "
     "dataclass fields, await/async, quotes, comments and comparisons"
 )
-BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
+BIGGER = "For more, use a larger model: `fulgur models fit` lists those that fit this machine, and -m FOLDER names one."
 
 LOGPROBS = "message.output_text.logprobs"
 
