@@ -174,3 +174,22 @@ async def test_what_depends_on_the_machine_is_an_error_that_is_not_kept(tmp_path
         await compiler.check(GrammarSpec("regex", "a"))
     assert isinstance(caught.value, GrammarBusy) == (verdict != SLOW)
     await compiler.check(GrammarSpec("regex", "a"))  # asked again, and it passes
+
+
+@pytest.mark.parametrize("lost", [OSError("no more processes"), asyncio.CancelledError()])
+async def test_a_grammar_that_could_not_be_sent_can_be_asked_for_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lost: BaseException
+) -> None:
+    compiler = GrammarCompiler(folder)
+
+    async def start() -> None:
+        raise lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "start", start)
+        with pytest.raises(type(lost)):
+            await compiler.check(GrammarSpec("regex", "a"))
+    try:
+        await asyncio.wait_for(compiler.check(GrammarSpec("regex", "a")), 60)
+    finally:
+        await compiler.close()

@@ -121,7 +121,11 @@ class GrammarCompiler:
             asked = self._asked.get(key)
             if asked is None:
                 asked = self._asked[key] = asyncio.get_running_loop().create_future()
-                await self._ask(key, spec)
+                try:
+                    await self._ask(key, spec)
+                except BaseException:  # it was never sent, so nobody would answer those who ask for it later
+                    self._settle(key, BUSY)
+                    raise
             verdict = await asyncio.shield(asked)
         if verdict in _TRANSIENT:
             error, message, hint = _TRANSIENT[verdict]
