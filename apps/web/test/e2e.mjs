@@ -132,7 +132,7 @@ try {
   await looked("1-board-empty");
   const stranger = await (await browser.newContext()).newPage();
   await stranger.goto(address);
-  await stranger.getByText("was used before").waitFor();
+  await stranger.getByText("was already used").waitFor();
   await stranger.goto(`${origin}/`);
   await stranger.getByText("Run fulgur app").waitFor();
   await stranger.screenshot({ path: join(pictures, "2-logged-out.png") });
