@@ -112,8 +112,8 @@ struct Fiber {
   int parity = 0, group_parity = 0;
   struct {
     float* c;
-    float sum[8][4];
-  } pending[4] = {};         // sums of `wgmma` in flight
+    float sum[4];
+  } pending[2] = {};         // sums of `wgmma` in flight
   bool multiplying = false;  // between its begin and its wait
   bool begun = false, finished = false;
   jmp_buf place;
@@ -367,9 +367,7 @@ inline void wgmma_begin() {
   emu::current->multiplying = true;
   meet_warpgroup(0);
 }
-// For several operands, `apart` units behind one another.
-template <int ROWS>
-inline void wgmma(float (&c)[ROWS][4], uint4 a, u32 b, u32 apart, bool add) {
+inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
   emu::Fiber* f = emu::current;
   in_wgmma(true);
   meet_warpgroup(b << 1 | add);
@@ -378,55 +376,43 @@ inline void wgmma(float (&c)[ROWS][4], uint4 a, u32 b, u32 apart, bool add) {
   memcpy(f->warp->slot[p][lane], mine, sizeof mine);
   emu::meet(f->warp->gate);
   auto* slot = f->warp->slot[p];
-  auto *sum = f->pending, *end = std::end(f->pending);
-  while (sum != end && sum->c != c[0]) ++sum;
-  if (!add)
-    for (sum = f->pending; sum != end && sum->c; ++sum);
-  if (sum == end) {
-    fprintf(stderr, add ? "wgmma adds to sums that were not begun\n" : "too many sums of wgmma at once\n");
-    abort();
-  }
+  auto& sum = f->pending[0].c == c || !f->pending[0].c ? f->pending[0] : f->pending[1];
   static float numbers[256];
   if (!numbers[1])
     for (int i = 0; i < 256; ++i) numbers[i] = e4m3(i);
   if (!add) {
-    sum->c = c[0];
-    memset(sum->sum, 0, sizeof sum->sum);
+    sum.c = c;
+    for (int i = 0; i < 4; ++i) sum.sum[i] = 0;
+  }
+  if (sum.c != c) {
+    fprintf(stderr, "wgmma adds to sums that were not begun\n");
+    abort();
   }
   if (f->cta->published.empty()) {
     fprintf(stderr, "wgmma reads what was never published to it\n");
     abort();
   }
-  for (int row = 0; row < ROWS; ++row) {
-    const long long at = (b + (long long)row * apart) * 16;
-    if (at + CORE_BYTES + 128 > (long long)f->cta->published.size()) {
-      fprintf(stderr, "wgmma reads beyond shared memory\n");
-      abort();
+  const unsigned char* base = (const unsigned char*)f->cta->published.data() + b * 16;
+  for (int i = 0; i < 4; ++i) {
+    float total = 0;
+    for (int k = 0; k < 32; ++k) {
+      u32 code = slot[g * 4 + k % 16 / 4][(i >> 1) + 2 * (k / 16)] >> (k % 4 * 8) & 255;
+      total += numbers[code] * numbers[base[k / 16 * CORE_BYTES + (2 * t + (i & 1)) * 16 + k % 16]];
     }
-    const unsigned char* base = (const unsigned char*)f->cta->published.data() + at;
-    for (int i = 0; i < 4; ++i) {
-      float total = 0;
-      for (int k = 0; k < 32; ++k) {
-        u32 code = slot[g * 4 + k % 16 / 4][(i >> 1) + 2 * (k / 16)] >> (k % 4 * 8) & 255;
-        total += numbers[code] * numbers[base[k / 16 * CORE_BYTES + (2 * t + (i & 1)) * 16 + k % 16]];
-      }
-      sum->sum[row][i] += total;
-      c[row][i] = NAN;
-    }
+    sum.sum[i] += total;
+    c[i] = NAN;
   }
   f->parity ^= 1;
 }
-inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) { wgmma((float(&)[1][4])c, a, b, 0, add); }
 inline void wgmma_wait() {
   in_wgmma(true);
   emu::current->multiplying = false;
   meet_warpgroup(0);
 }
-template <int ROWS>
-inline void wgmma_sums(float (&c)[ROWS][4]) {
+inline void wgmma_sums(float (&c)[4]) {
   in_wgmma(false);
   for (auto& sum : emu::current->pending)
-    if (sum.c == c[0]) {
+    if (sum.c == c) {
       memcpy(c, sum.sum, sizeof c);
       sum.c = nullptr;
       return;

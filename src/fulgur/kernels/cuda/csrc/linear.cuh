@@ -28,10 +28,6 @@ __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], 
   acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
 }
 
-// What a warp multiplies with one wait by `wgmma`: the rows of one instruction, and blocks. As many as it has registers
-// for.
-constexpr int ROWS_AT_ONCE = MAX_ROWS % 4 ? 1 : 4, BLOCKS_AT_ONCE = ROWS_AT_ONCE > 1 ? 1 : 2;
-
 // A block's weights and scales in registers. 4-bit codes become fp8 codes.
 template <class M>
 struct Block {
@@ -159,18 +155,15 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, flo
   }
 }
 
-// The same with `wgmma`, whose second operand is the two-term form of operand.cuh. The four warps of a warpgroup work
-// on the same unit and step through K together (KW is at least 4). A warp with a shorter slice multiplies its last
-// block again and ignores the result. Lanes with t == warp % 4 hold the sums of the warp's own columns, the others
-// those of its neighbours.
-//
-// In kernels of 4 or 8 rows one instruction multiplies the operands of four rows, also of rows that this step lacks,
-// whose sums are not read. Units of experts belong to one row: there all four operands are that row's (`apart` is 0).
+// The same with `wgmma`, whose second operand is the two-term form of operand.cuh, one row of the step at a time. The
+// four warps of a warpgroup work on the same unit and step through K together (KW is at least 4). A warp with a shorter
+// slice multiplies its last block again and ignores the result. Lanes with t == warp % 4 hold the sums of the warp's
+// own columns, the others those of its neighbours.
 //
 // Multiplies N blocks and waits once for their instructions. The warp has `left` of them (all, if slices are EVEN).
 template <class M, int N>
-__device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[BLOCKS_AT_ONCE], Stream& stream,
-                                               u32 terms, u32 scales, int left, int columns, u32 apart) {
+__device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[2], Stream& stream, u32 terms,
+                                               u32 scales, int left, int columns) {
   using B = Block<M>;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -181,39 +174,28 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
     if (n + 1 == N || SLOTS < N * M::PIECES) stream.release();
   }
 #pragma unroll
-  for (int first = 0; first < MAX_ROWS; first += ROWS_AT_ONCE) {
-    if (first && first >= columns) break;
-    float sums[N][B::GROUPS][ROWS_AT_ONCE][4];
+  for (int row = 0; row < MAX_ROWS; ++row) {
+    if (row && row >= columns) break;
+    float sums[N][B::GROUPS][4];
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-        auto& to = sums[n][i * B::GROUPS / 4];
-        const u32 at = terms + (first * OPERAND_STRIDE + n * STEP_BYTES + i * 2 * CORE_BYTES) / WGMMA_UNIT;
-        const bool add = i % (4 / B::GROUPS) > 0;
-        if constexpr (ROWS_AT_ONCE == 1)
-          wgmma(to[0], b[n].w[i], at, add);
-        else
-          wgmma(to, b[n].w[i], at, apart, add);
-      }
+      for (int n = 0; n < N; ++n)
+        wgmma(sums[n][i * B::GROUPS / 4], b[n].w[i],
+              terms + (row * OPERAND_STRIDE + n * STEP_BYTES + i * 2 * CORE_BYTES) / WGMMA_UNIT,
+              i % (4 / B::GROUPS) > 0);
     wgmma_wait();
 #pragma unroll
     for (int n = 0; n < N; ++n) {
 #pragma unroll
       for (int i = 0; i < B::GROUPS; ++i) wgmma_sums(sums[n][i]);
       if (!EVEN && n >= left) continue;
+      const float scale = __uint_as_float(shared4(scales + row * OPERAND_STRIDE + n * 4));
 #pragma unroll
-      for (int j = 0; j < ROWS_AT_ONCE; ++j) {
-        const int row = first + j;
-        if (row && row >= columns) break;
-        const float scale = __uint_as_float(shared4(scales + row * OPERAND_STRIDE + n * 4));
-#pragma unroll
-        for (int i = 0; i < B::GROUPS; ++i) {
-          const float (&sum)[4] = sums[n][i][j];
-          acc[row][0] = fmaf(b[n].top[i] * scale, fmaf(sum[1], 0.0625f, sum[0]), acc[row][0]);
-          acc[row][1] = fmaf(b[n].bottom[i] * scale, fmaf(sum[3], 0.0625f, sum[2]), acc[row][1]);
-        }
+      for (int i = 0; i < B::GROUPS; ++i) {
+        acc[row][0] = fmaf(b[n].top[i] * scale, fmaf(sums[n][i][1], 0.0625f, sums[n][i][0]), acc[row][0]);
+        acc[row][1] = fmaf(b[n].bottom[i] * scale, fmaf(sums[n][i][3], 0.0625f, sums[n][i][2]), acc[row][1]);
       }
     }
   }
@@ -242,12 +224,9 @@ __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, in
   const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.shortfall,
             teams = WARPS >> cut.kw_bits;
   u32 to = cut.slices + (thread & 28) + (columns - 1) * warp * (TILE * 4);
-  const u32 apart = s.row_units ? 0 : OPERAND_STRIDE / WGMMA_UNIT;
-  Block<M> b[BLOCKS_AT_ONCE];
+  Block<M> b[2];
   // Uninitialised, they would be live through all phases: more registers, and spills that cost a sixth of the speed.
-  if (!EVEN)
-#pragma unroll
-    for (Block<M>& each : b) each = {};
+  if (!EVEN) b[0] = b[1] = {};
   int unit = units.first + begin * teams + (warp >> cut.kw_bits);
 #pragma unroll 1
   for (int left = (ONE_BATCH ? cut.rounds : min((int)cut.rounds, stop)) - begin; left > 0;
@@ -257,11 +236,9 @@ __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, in
     float acc[MAX_ROWS][2] = {};
     int step = 0;
 #pragma unroll 1
-    for (; step + BLOCKS_AT_ONCE <= steps;
-         step += BLOCKS_AT_ONCE, terms += BLOCKS_AT_ONCE * STEP_BYTES / WGMMA_UNIT, scales += BLOCKS_AT_ONCE * 4)
-      multiply_codes<M, BLOCKS_AT_ONCE>(acc, b, stream, terms, scales, length - step, columns, apart);
-    if (BLOCKS_AT_ONCE > 1 && step < steps)
-      multiply_codes<M, 1>(acc, b, stream, terms, scales, length - step, columns, apart);
+    for (; step + 1 < steps; step += 2, terms += 2 * STEP_BYTES / WGMMA_UNIT, scales += 8)
+      multiply_codes<M, 2>(acc, b, stream, terms, scales, length - step, columns);
+    if (step < steps) multiply_codes<M, 1>(acc, b, stream, terms, scales, length - step, columns);
     if ((thread & 3) == (warp & 3)) {
 #pragma unroll
       for (int row = 0; row < MAX_ROWS; ++row) {

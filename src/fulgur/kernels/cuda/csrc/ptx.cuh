@@ -216,37 +216,12 @@ __device__ __forceinline__ void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
 }
-// The same with four operands: c[i] = (c[i] +) a * (the operand `i * apart` units after b).
-__device__ __forceinline__ void wgmma(float (&c)[4][4], uint4 a, u32 b, u32 apart, bool add) {
-#define SUMS(MODE, I) MODE "f"(c[I][0]), MODE "f"(c[I][1]), MODE "f"(c[I][2]), MODE "f"(c[I][3])
-#define ALL_SUMS(MODE) SUMS(MODE, 0), SUMS(MODE, 1), SUMS(MODE, 2), SUMS(MODE, 3)
-  if (!add) {
-    asm volatile(
-        "{.reg .pred p; .reg .b64 d; setp.ne.b32 p, 0, 0; mov.b64 d, {%20, %21};\n"
-        "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-        "{%16,%17,%18,%19}, d, p, 1, 1;}"
-        : ALL_SUMS("=")
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "r"(apart));
-    return;
-  }
-  asm volatile(
-      "{.reg .b64 d; mov.b64 d, {%20, %21};\n"
-      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-      "{%16,%17,%18,%19}, d, 1, 1, 1;}"
-      : ALL_SUMS("+")
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "r"(apart));
-#undef ALL_SUMS
-#undef SUMS
-}
 // The sums are valid after the wait; read them only through `wgmma_sums`.
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-template <int ROWS>
-__device__ __forceinline__ void wgmma_sums(float (&c)[ROWS][4]) {
-#pragma unroll
-  for (int i = 0; i < ROWS; ++i)
-    asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
+__device__ __forceinline__ void wgmma_sums(float (&c)[4]) {
+  asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
 }
 // Call after ordinary stores to shared memory that `wgmma` will read, and before the barrier.
 __device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
