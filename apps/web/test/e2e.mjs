@@ -354,7 +354,7 @@ try {
   await page.locator(".groups li li").getByText("variant-2").waitFor();
   await looked("12b-members");
   await page.locator(".groups li li").getByText("variant-1").click();
-  await page.locator(".pane .note").getByText("only be read").waitFor();
+  await page.locator(".pane .note").getByText("is read-only").waitFor();
   await page.locator(".pane .said.user").getByText("round the total").waitFor();
   await picture("12c-member");
   passed("a variant stands under its session, and is read");
