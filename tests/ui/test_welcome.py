@@ -31,15 +31,15 @@ def test_what_to_try_names_what_is_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text("def helper():\n    pass\n")
     (tmp_path / "zoo.py").write_text("def many(*names):\n    pass\n\n\ndef feed(animal):\n    return animal\n")
     assert to_try(status("edit", tmp_path)) == [
-        "rename feed to my_feed", "add a parameter debug=False to feed", "where is feed?",
+        "add a parameter debug=False to feed", "where is feed?", "rename feed to my_feed",
     ]  # fmt: skip
     assert "what does @test_shop.py do?" in to_try(status("tools", tmp_path))
     (tmp_path / ".git").mkdir()
     assert "/review" in to_try(status("tools", tmp_path))
     (tmp_path / "inn.py").write_text("def feed(guest):\n    return guest\n\n\ndef sleep(hours):\n    return hours\n")
-    assert to_try(status("edit", tmp_path))[0] == "rename sleep to my_sleep"  # there is one of it
+    assert to_try(status("edit", tmp_path))[2] == "rename sleep to my_sleep"  # there is one of it
     (tmp_path / "day.py").write_text("class Day:\n    def sleep(self):\n        pass\n")
-    assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed in inn.py"
+    assert to_try(status("edit", tmp_path))[2] == "rename feed to my_feed in inn.py"
 
 
 def test_what_to_try_prefers_the_code_of_the_project(tmp_path: Path) -> None:
@@ -47,12 +47,12 @@ def test_what_to_try_prefers_the_code_of_the_project(tmp_path: Path) -> None:
     for number, file in enumerate((*beside, "setup.py", "tasks.py")):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(f"def pull_{'abcdefg'[number]}(remote):\n    return remote\n")
-    assert to_try(status("edit", tmp_path))[2] == "where is pull_e?"  # there is nothing else: the first file
+    assert to_try(status("edit", tmp_path))[1] == "where is pull_e?"  # there is nothing else: the first file
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "tasks.py").write_text("def feed(animal):\n    return animal\n")
-    assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed"
+    assert to_try(status("edit", tmp_path))[2] == "rename feed to my_feed"
     (tmp_path / "examples" / "zoo.py").write_text("def feed(animal):\n    return animal\n")
-    assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed in zoo/tasks.py"
+    assert to_try(status("edit", tmp_path))[2] == "rename feed to my_feed in zoo/tasks.py"
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,10 @@ def to_try(status: Status) -> list[str]:
         name, where = _some_function(workspace)
         if not name:
             return []
-        return [
-            f"rename {name} to my_{name}{where}",
+        return [  # the rename is last: after it nothing has this name any more
             f"add a parameter debug=False to {name}{where}",
             f"where is {name}?",
+            f"rename {name} to my_{name}{where}",
         ]
     file = next((_name(entry.path, workspace) for entry in walk(workspace, limit=1)), "")
     if not file:
