@@ -142,6 +142,7 @@ def test_diff_with_and_without_colour() -> None:
     assert unified("a\n", "a\n", "x") == ""
     plain = unified("a\nb\n", "a\nc", "x.py")
     assert plain.splitlines()[:2] == ["--- a/x.py", "+++ b/x.py"]
+    assert unified("", "a\n", "x.py", new=True).startswith("--- /dev/null\n+++ b/x.py\n")  # as `git apply` needs it
     assert "-b\n" in plain and "+c\n\\ No newline at end of file\n" in plain
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 _AROUND = 50  # equal lines around a difference that are aligned again, as repeated lines may match otherwise
 
 
-def unified(before: str, after: str, name: str) -> str:
-    """The unified diff of two texts; "" when they are equal. Only a line feed ends a line."""
+def unified(before: str, after: str, name: str, *, new: bool = False) -> str:
+    """The unified diff of two texts, of a `new` file against /dev/null; "" when they are equal. Only a line feed ends a
+    line."""
     import difflib  # slow to import, and most importers of this module never compare
 
     lines = []
-    for line in difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}"):
+    for line in difflib.unified_diff(_lines(before), _lines(after), "/dev/null" if new else f"a/{name}", f"b/{name}"):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
 

@@ -31,7 +31,7 @@ def add_common(parser: argparse.ArgumentParser, write: str | None) -> None:
     if write is not None:
         parser.add_argument("--write", action="store_true", help=write)
     parser.add_argument(
-        "-m", "--model", metavar="MODEL", help="an embedded model by name (60M, 30M), or a model folder"
+        "-m", "--model", metavar="MODEL", help="an embedded model (fulgur-60m, fulgur-30m), or a model folder"
     )
     parser.add_argument("-C", "--cd", metavar="DIR", type=folder, help="work in this folder")
 
@@ -89,7 +89,7 @@ def show(proposal: Proposal, answer: Answer | None, write: bool, root: Path | No
     if proposal.understood:
         note(f"Understood: {proposal.understood}.")
     for changed, text in ((document, proposal.text), *proposal.others):
-        out_diff(unified(changed.text, text, changed.name))
+        out_diff(unified(changed.text, text, changed.name, new=not changed.path.exists()))
     for remark in proposal.notes:
         note(remark)
     if answer is not None:
