@@ -259,8 +259,10 @@ def test_what_a_completion_sees_begins_at_the_same_line_while_somebody_types() -
 
 def test_models_are_found_by_folder_and_refused_by_name(tmp_path: Path) -> None:
     assert model_folder(str(tmp_path)) == tmp_path
-    with pytest.raises(FulgurError, match="there is no model zebra"):
+    assert model_folder("fulgur-30m") == model_folder("30M")  # the name that the server and the screen use
+    with pytest.raises(FulgurError, match="there is no model zebra") as refused:
         model_folder("zebra")
+    assert "fulgur-60m, fulgur-30m" in str(refused.value.hint)
 
 
 def test_a_name_that_stands_for_two_things_in_a_long_file_is_asked_back(file: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fulgur.client import once
 from fulgur.client.once import LocalServer
 from fulgur.errors import FulgurError, UsageError
-from fulgur.workspace.folders import embedded_models, home
+from fulgur.workspace.folders import embedded_models, embedded_name, home
 
 ABILITIES = (
     "rename names and parameters, add or remove parameters, extract or inline variables, and change type hints, "
@@ -49,18 +49,18 @@ class Answer:
 
 
 def model_folder(name: str | None) -> Path:
-    """One of the embedded models by name (60M, 30M), a folder or .gguf file that was named, or the default one."""
+    """An embedded model by name (fulgur-60m or 60M), a folder or .gguf file that was named, or the default model."""
     folders = embedded_models()
     if name is not None:
         # Embedded models win over a folder of that name in the current project; `./30M` means the folder.
-        if own := [folder for folder in folders if folder.name.lower() == name.lower()]:
+        if own := [folder for folder in folders if name.lower() in (folder.name.lower(), embedded_name(folder))]:
             return own[0]
         if Path(name).exists():
             return Path(name)
         found = [folder for folder in folders if name.lower() in folder.name.lower()]
         if found:
             return found[0]
-        known = ", ".join(folder.name for folder in folders) or "none"
+        known = ", ".join(embedded_name(folder) for folder in folders) or "none"
         raise UsageError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
     if not folders:
         raise FulgurError(

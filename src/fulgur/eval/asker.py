@@ -15,7 +15,7 @@ from fulgur.text.edit_format import END, EOS, encode_pieces
 from fulgur.text.fim import fim_stop_tokens
 from fulgur.text.search import ALTERNATIVES, Branch, Candidate, Step, best, beyond, branches
 from fulgur.text.sure import SureText
-from fulgur.workspace.folders import embedded_models
+from fulgur.workspace.folders import embedded_models, embedded_name
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Reply:
 
 def find_model(name: str) -> Path:
     """The folder of a model, given as a path or as the name of an embedded model."""
-    shipped = {folder.name.lower(): folder for folder in embedded_models()}
-    folder = Path(name) if Path(name).exists() else shipped.get(name.lower())
+    shipped = {embedded_name(folder): folder for folder in embedded_models()}
+    folder = Path(name) if Path(name).exists() else shipped.get(name.lower()) or shipped.get(f"fulgur-{name.lower()}")
     if folder is None:
-        known = ", ".join(found.name for found in shipped.values()) or "none"
+        known = ", ".join(shipped) or "none"
         raise UsageError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
     return folder
 

@@ -13,9 +13,7 @@ from fulgur.server.config import Model, Pool, ServerConfig
 from fulgur.server.pools import PoolState
 from fulgur.workspace import folders
 
-ADD_A_MODEL = (
-    "Add one under [models.NAME] in server.toml (see docs/server.md), for example a local folder or an upstream API."
-)
+ADD_A_MODEL = "Add a model under [models.NAME] in server.toml (docs/server.md shows how), for example a local folder."
 
 
 class ServedModel:
@@ -98,7 +96,7 @@ def build(config: ServerConfig) -> Registry:
 def embedded() -> dict[str, Model]:
     """The models that ship with the package, the larger first."""
     shipped = folders.embedded_models()
-    return {f"fulgur-{folder.name.lower()}": Model(backend="local", path=str(folder)) for folder in shipped}
+    return {folders.embedded_name(folder): Model(backend="local", path=str(folder)) for folder in shipped}
 
 
 def fetched() -> dict[str, Model]:

@@ -23,3 +23,8 @@ def embedded_models() -> list[Path]:
     """The folders of the models that ship, largest (the default) first."""
     files = ASSETS.glob("*/weights.safetensors")
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_size, reverse=True)]
+
+
+def embedded_name(folder: Path) -> str:
+    """The name by which an embedded model is served and chosen: `fulgur-60m`."""
+    return f"fulgur-{folder.name.lower()}"

@@ -12,7 +12,7 @@ from fulgur.client.discover import discover
 from fulgur.config.known import KNOWN, ON_THIS_MACHINE, with_key_set
 from fulgur.config.settings import Settings
 from fulgur.protocol.session import ModelOffer
-from fulgur.workspace.folders import embedded_models
+from fulgur.workspace.folders import embedded_models, embedded_name
 
 EDITS_ONLY = "edits only"  # how such a model's note ends
 
@@ -41,7 +41,7 @@ async def offers(settings: Settings, link: ModelLink | None) -> list[ModelOffer]
         found.append(ModelOffer(name=AUTO, provider=chosen, note=both))
     have = {offer.name for offer in found}
     for folder in embedded_models():
-        name = f"fulgur-{folder.name.lower()}"
+        name = embedded_name(folder)
         if name not in have:
             speed = speeds.get(f"local:{name}", 0.0)
             found.append(

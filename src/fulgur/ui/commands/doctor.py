@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 from fulgur.ui.foreign import out, out_json
-from fulgur.workspace.folders import embedded_models
+from fulgur.workspace.folders import embedded_models, embedded_name
 
 if TYPE_CHECKING:
     from fulgur.kernels.cuda.device import Gpu
@@ -55,7 +55,7 @@ def examine() -> Iterator[tuple[str, str]]:
 
 
 def embedded() -> str:
-    names = [folder.name for folder in embedded_models()]
+    names = [embedded_name(folder) for folder in embedded_models()]
     return ", ".join(names) if names else "none in this build: `python -m lab.train run` trains them"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from fulgur.errors import FulgurError, UsageError
 from fulgur.hub import catalogue, here
 from fulgur.ui.foreign import note, out, out_json, progress
+from fulgur.workspace.folders import embedded_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    rows = [_described(f"fulgur-{folder.name.lower()}", folder, "ships with fulgur") for folder in _embedded()]
+    rows = [_described(embedded_name(folder), folder, "ships with fulgur") for folder in _embedded()]
     rows += [_described(model.name, model.weights, model.repo) for model in here.fetched()]
     if args.json:
         out_json(json.dumps({"models": rows}, indent=2))
@@ -147,7 +148,7 @@ def _remove(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from fulgur.model import checksums
 
-    models = {f"fulgur-{folder.name.lower()}": folder for folder in _embedded()}
+    models = {embedded_name(folder): folder for folder in _embedded()}
     models |= {model.name: model.weights for model in here.fetched()}
     if unknown := [name for name in args.names if name not in models]:
         raise UsageError(f"there is no model {unknown[0]!r}", hint=f"Installed: {', '.join(models)}")

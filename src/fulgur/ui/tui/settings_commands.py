@@ -11,7 +11,7 @@ from fulgur.config.skills import find_skills
 from fulgur.errors import UsageError
 from fulgur.ui.tui.blocks import count, table, wrapped
 from fulgur.ui.tui.theme import BLANK, paint
-from fulgur.workspace.folders import embedded_models
+from fulgur.workspace.folders import embedded_models, embedded_name
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
@@ -37,7 +37,7 @@ async def another_model(tui: Tui, argument: str) -> None:
         _list_offers(tui, await offers(tui.settings, None), "")
         return
     provider, name = tui.settings.split_model(argument)
-    if provider is None and name in {f"fulgur-{folder.name.lower()}" for folder in embedded_models()}:
+    if provider is None and name in {embedded_name(folder) for folder in embedded_models()}:
         provider = "local"  # the chosen provider does not answer, so the name is not one of its models
     tui.settings = tui.settings.with_changes(model=name, provider=provider)
     tui.open()
