@@ -190,7 +190,7 @@ def test_resume_fork_and_list(base_url: str, workspace: Path, capsys: pytest.Cap
 
 def test_wrong_use(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(workspace, "-m", "nosuch", "hi") == 2
-    assert "has no model 'nosuch' (-m)" in capsys.readouterr().err
+    assert "has no model 'nosuch'\n" in capsys.readouterr().err
     assert run(workspace, "-c", "sandbx_mode=x", "hi") == 2
     assert run(workspace, "-s", "nowhere", "hi") == 2
 

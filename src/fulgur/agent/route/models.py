@@ -146,9 +146,10 @@ def _choose(entries: list[dict[str, Any]], settings: Settings, base_url: str) ->
             return model_info(entry, settings)
     have = ", ".join(str(entry["id"]) for entry in entries[:12])
     changed = outdated(settings.home) if settings.provider.base_url is None else ""
-    source = settings.sources.get(("model",), "default")
+    source = settings.sources.get(("model",), "-m")
+    told = "" if source == "-m" else f" ({source})"  # nobody needs to hear where the name just typed comes from
     where = "the local server" if settings.provider.base_url is None else f"{settings.provider.name} ({base_url})"
     raise UsageError(
-        f"{where} has no model {wanted!r} ({source})",
+        f"{where} has no model {wanted!r}{told}",
         hint=f"It has: {have}. {changed or 'PROVIDER:NAME names one elsewhere.'}",
     )
