@@ -71,7 +71,7 @@ class Owed:
         try:
             self._write(Line(answer))
         except OSError as error:
-            log.warning("usage that the database lacks cannot be written to %s: %s", self._folder, error)
+            log.warning("usage that the database lacks is only in memory: cannot write %s: %s", self._folder, error)
 
     def paid(self, answer_id: str) -> None:
         """The answer is in the store: strike it off."""
