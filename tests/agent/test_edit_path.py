@@ -196,6 +196,16 @@ async def test_steer_and_stop(project: Path) -> None:
         assert (project / "pkg/store.py").read_text() == SOURCE
 
 
+async def test_a_steer_that_names_no_place_means_the_same_place(project: Path) -> None:
+    slow = [{"steps": [{"tokens": 4000}]}]
+    async with serving(slow, capabilities=EDITS, rate=300) as server, agent_on(server, project) as watch:
+        watch.agent.submit("rewrite load")
+        await watch.until(ToolOutput)
+        watch.agent.submit("no, call it fetch")
+        await watch.until(TurnDone)
+        assert "def fetch(path)" in (project / "pkg/store.py").read_text()
+
+
 async def test_a_file_that_spells_a_control_token_is_edited_like_any_other(project: Path) -> None:
     source = SOURCE.replace("import os", "X = '<|end|>'")
     (project / "pkg/store.py").write_text(source)

@@ -196,6 +196,8 @@ def test_what_is_not_is_left_to_a_model(instruction: str) -> None:
 
 def test_politeness_and_reasons_are_set_aside() -> None:
     assert core("Can you please rename a to b, it shadows the module") == "rename a to b"
+    assert core("no, call it say") == core("wait, please call it say") == "call it say"
+    assert core("no longer raise") == "no longer raise"
     assert core("add 'x' to Y because tests need it pls") == "add 'x' to Y"
 
 

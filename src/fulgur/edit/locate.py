@@ -26,6 +26,10 @@ _BEFORE_PATH = re.compile(r"(?:^|\s)(?:in|inside|of|from|at|file)\s*$", re.IGNOR
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
+class NoPlaceError(FulgurError):
+    """A prompt names no place to edit."""
+
+
 @dataclass(frozen=True)
 class Located:
     """What a prompt means: the target, the instruction without the mention, and how it was found."""
@@ -73,7 +77,7 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
     using = _files_with(workspace, [name for name in names if "_" in name or not name.islower()])
     if len(using) == 1:
         return Located(Target(using[0]), said, f"the only file that has these names: {using[0].relative_to(workspace)}")
-    raise FulgurError(
+    raise NoPlaceError(
         "which file, and which part of it?", hint="Write @path/to/file.py, @file.py:function or @file.py:10-30."
     )
 

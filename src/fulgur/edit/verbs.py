@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 POLITE = (
-    r"(?:please|pls|plz|hey|ok(?:ay)?|just|simply|can (?:you|we|i)|could (?:you|we)|should we|let'?s|we should|"
+    r"(?:(?:no|nope|wait|sorry)(?=,)|"  # as redirections begin
+    r"please|pls|plz|hey|ok(?:ay)?|just|simply|can (?:you|we|i)|could (?:you|we)|should we|let'?s|we should|"
     r"you should|(?:i|we) (?:want|need) to|i'?d like to|need to|want to|go ahead and|try to|maybe|todo:?|nit:?|"
     r"minor:?|refactor:|fix:|cleanup:|style:|chore:)"
 )

@@ -26,7 +26,7 @@ from fulgur.client.stream import ResponseStream
 from fulgur.edit.checks import NAMES, PARSES
 from fulgur.edit.document import Document
 from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose, task_at
-from fulgur.edit.locate import Located, find_place
+from fulgur.edit.locate import Located, NoPlaceError, find_place
 from fulgur.edit.model import LOGPROBS, parts_of, probability_of
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
@@ -69,8 +69,9 @@ class EditPath:
             self._say(await asyncio.to_thread(told_of, instruction, settings.workspace, settings.home, info.name))
             return
         problem = ""
+        place: Located | None = None
         while True:
-            place = await asyncio.to_thread(self._locate, instruction)
+            place = await asyncio.to_thread(self._locate, instruction, place)
             outcome = await self._attempt(place, problem)
             if self._stopped:
                 return
@@ -78,7 +79,7 @@ class EditPath:
                 instruction, problem = self._take_steers(), ""
                 continue
             if outcome and problem:
-                hint = "Rephrase it, name a smaller part, or choose another model: /model."
+                hint = "Rephrase it, name a smaller part, or choose another model with /model or -m."
                 raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
             if not outcome:
                 break
@@ -109,11 +110,14 @@ class EditPath:
         """Refuse: nothing is carried from edit to edit, so there is nothing to compact."""
         raise FulgurError("nothing to compact: every edit starts from the file alone")
 
-    def _locate(self, instruction: str) -> Located:
+    def _locate(self, instruction: str, before: Located | None) -> Located:
+        """The place to edit; a redirection that names none ("no, call it size") means the place `before` it."""
         settings, model = self._context.settings, self._context.link.info.name
         try:
-            return find_place(instruction, settings.workspace, settings.home, self._recent)
+            return find_place(instruction, settings.workspace, settings.home, self._recent if before is None else ())
         except FulgurError as error:
+            if before is not None and isinstance(error, NoPlaceError):
+                return Located(before.target, instruction, "the same place as before")
             if next(walk(settings.workspace, limit=1), None) is not None:
                 raise
             hint = f"{model} edits existing code. Models that chat can write new files: /model lists them."
@@ -141,7 +145,7 @@ class EditPath:
                 return result.reason
             name = self._context.link.info.name
             # Raise, so that a script or a task list knows that nothing was done, and the prompt comes back.
-            hint = f"`help` says what {name} can do; for more choose a larger model: /model."
+            hint = f"`help` says what {name} can do; for more choose a larger model with /model or -m."
             raise FulgurError(f"no edit: {result.reason}", hint=hint)
         if result.understood:
             self._say(f"Understood: {result.understood}.\n")
