@@ -39,5 +39,5 @@ def told_of(question: str, workspace: Path, home: Path, model: str) -> str:
         lines += [] if found else ["Nothing in this folder fits the question."]
         lines.append("")
     lines.append(f"{model} only edits: name a place and say what to change there. It can {ABILITIES}.")
-    lines.append("For answers in words choose a model that chats: `/model`, or `model_provider` in the configuration.")
+    lines.append("For answers in words choose a model that chats, with `/model` or `-m`.")
     return "\n".join(lines)

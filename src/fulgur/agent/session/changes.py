@@ -70,7 +70,7 @@ class Changes:
                 raise FulgurError(f"turn {turn.number} was not undone: {'; '.join(restored.failed)}")
             self._state.undone(turn.number, restored.paths)
             return turn.number, restored
-        raise NothingToUndo("nothing to undo: no turn of this session changed a file")
+        raise NothingToUndo("nothing to undo: no change of this session is left")
 
     async def undo_back_to(self, first: int) -> list[Restored]:
         """Undo every turn from the last down to `first`."""

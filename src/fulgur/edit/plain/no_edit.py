@@ -52,7 +52,10 @@ NO_FILES_MOVED = (
 )
 CHANGES_ONLY = "the editor only changes code; for anything else use the shell or an agent with tools"
 FORMATTER = "the editor does not format files; use a formatter, such as `ruff format {}`"
-UNDOES = "`fulgur edit --undo` undoes the last written edit, and so does `/undo` in a session"
+UNDOES = (
+    "`/undo` undoes the last turn of a session that changed files; `fulgur edit --undo` undoes the last edit that was "
+    "written with `--write`"
+)
 # Verbs, what may follow the file, and the answer.
 _OF_FILES = (
     (DELETE, _AND, "the editor does not delete or empty files; use `rm {}`, or an agent with tools"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def show_diff(tui: Tui, agent: Agent, argument: str) -> None:
     diff = await asyncio.to_thread(agent.diff)
     if not diff.strip():
-        tui.say("no file was changed in this session")
+        tui.say("no change of this session is left")
         return
     tui.show(diff_rows(diff, names=True))
 
