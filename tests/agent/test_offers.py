@@ -16,7 +16,7 @@ from aiohttp import web
 from waiting import PATIENCE
 
 from fulgur.agent.agent import Agent
-from fulgur.client.discover import discover, is_loopback, listed
+from fulgur.client.discover import discover, is_loopback, listed, nobody_answers
 from fulgur.config.settings import load_settings
 from fulgur.protocol.agent import Warned
 from fulgur.protocol.session import ModelOffer
@@ -67,6 +67,11 @@ async def listing(routes: dict[str, object]) -> AsyncIterator[str]:
 async def test_every_server_has_its_own_word_for_the_context(routes: dict[str, object], context: int) -> None:
     async with listing(routes) as base_url:
         assert await listed(base_url, None) == {"m": context}
+
+
+def test_a_known_server_that_does_not_answer_is_named() -> None:
+    assert nobody_answers("http://127.0.0.1:11434/v1", OSError("no")).hint == "Is Ollama running?"
+    assert "fulgur serve" in str(nobody_answers("http://127.0.0.1:8787/v1", OSError("no")).hint)
 
 
 async def test_only_this_machine_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

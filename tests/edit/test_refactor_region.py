@@ -79,6 +79,9 @@ def test_python_symbols_with_decorators_methods_and_constants() -> None:
     assert region(PYTHON, Target(path, "LIMIT")) == "LIMIT = 10\n"
     with pytest.raises(FulgurError, match="has no nothing"):
         locate_region(PYTHON, Target(path, "nothing"))
+    with pytest.raises(FulgurError) as misspelt:
+        locate_region("def load(): ...\n" + "".join(f"def f{n}(): ...\n" for n in range(20)), Target(path, "lod"))
+    assert misspelt.value.hint == "Did you mean load?"
 
 
 def test_definitions_that_belong_together_are_one_symbol() -> None:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from fulgur.config.known import ON_THIS_MACHINE
 from fulgur.errors import FulgurError
 
 Models = dict[str, int]
@@ -70,7 +71,8 @@ async def listed(base_url: str, key: str | None, seconds: float = 10.0) -> Model
 
 def nobody_answers(base_url: str, error: Exception) -> FulgurError:
     """The error for a server that cannot be reached: why, in the system's words, and what to check."""
-    here = "Is it running? `fulgur serve` starts a Fulgur server."
+    other = next((known.name for known in ON_THIS_MACHINE.values() if known.base_url == base_url.rstrip("/")), None)
+    here = f"Is {other} running?" if other else "Is it running? `fulgur serve` starts a Fulgur server."
     hint = here if is_loopback(base_url) else "Check the address and the network."
     return FulgurError(f"No server answers at {base_url}: {in_words(error)}", hint=hint)
 

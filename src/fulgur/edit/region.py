@@ -206,8 +206,11 @@ def python_symbol(src: Source, target: Target) -> tuple[int, int]:
     if not found and len(wanted) == 1:
         found = [s for s in src.tree.body if wanted[0] in assigned(s)]
     if not found:
-        known = ", ".join(".".join(qualified(src, node)) for node in symbols(src)[:12])
-        raise UsageError(f"{target.path} has no {target.symbol}", hint=f"It has: {known}." if known else None)
+        known = [".".join(qualified(src, node)) for node in symbols(src)]
+        close = difflib.get_close_matches(target.symbol or "", known, n=3)
+        listed = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+        hint = f"Did you mean {' or '.join(close)}?" if close else f"It has: {listed}." if known else None
+        raise UsageError(f"{target.path} has no {target.symbol}", hint=hint)
     exact = [node for node in found if isinstance(src.parents.get(node), ast.Module)] or found
     names = {".".join(qualified(src, node)) for node in exact}
     if len(exact) > 1 and len(names) == 1 and _one_after_another(src, exact):
