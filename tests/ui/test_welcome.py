@@ -33,7 +33,8 @@ def test_what_to_try_names_what_is_in_the_folder(tmp_path: Path) -> None:
     assert to_try(status("edit", tmp_path)) == [
         "add a parameter debug=False to feed", "where is feed?", "rename feed to my_feed",
     ]  # fmt: skip
-    assert "what does @test_shop.py do?" in to_try(status("tools", tmp_path))
+    (tmp_path / ".coveragerc").touch()
+    assert "what does @zoo.py do?" in to_try(status("tools", tmp_path))
     (tmp_path / ".git").mkdir()
     assert "/review" in to_try(status("tools", tmp_path))
     (tmp_path / "inn.py").write_text("def feed(guest):\n    return guest\n\n\ndef sleep(hours):\n    return hours\n")
@@ -53,6 +54,16 @@ def test_what_to_try_prefers_the_code_of_the_project(tmp_path: Path) -> None:
     assert to_try(status("edit", tmp_path))[2] == "rename feed to my_feed"
     (tmp_path / "examples" / "zoo.py").write_text("def feed(animal):\n    return animal\n")
     assert to_try(status("edit", tmp_path))[2] == "rename feed to my_feed in zoo/tasks.py"
+
+
+def test_what_to_try_looks_past_many_files_of_the_tests(tmp_path: Path) -> None:
+    (tmp_path / "tests" / "cases").mkdir(parents=True)
+    for number in range(500):
+        (tmp_path / "tests" / "cases" / f"{number}.toml").touch()
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "house.py").write_text("def feed(animal):\n    return animal\n")
+    assert to_try(status("edit", tmp_path))[1] == "where is feed?"
+    assert to_try(status("chat", tmp_path))[0] == "what does @zoo/house.py do?"
 
 
 @pytest.mark.parametrize(

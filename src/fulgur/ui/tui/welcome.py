@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
     from fulgur.ui.tui.app import Tui
 
-_FILES = 400  # scanned for something to name
+_LISTED = 5000  # files whose names are looked at
+_FILES = 400  # of these, read for something to name
 _BYTES = 60_000  # read of each file
 # A top-level function with its parameters in one row and no stars: any of the edits below can be made.
 _FUNCTION = re.compile(r"^def ([a-z][a-z0-9_]{2,30})\([^*()\n]*\)", re.MULTILINE)
 _DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 _TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest)")
+_CODE = re.compile(r"\.(?:py|pyi|js|jsx|ts|tsx|go|rs|c|h|cc|cpp|hpp|java|kt|rb|php|cs|swift|scala|lua)$")
 # Files beside a project's own code: their functions are suggested only if there are no others.
 _AUXILIARY = re.compile(
     r"(?:^|/)(?:docs?|examples?|samples?|demos?|bench(?:marks?|es)?)/"
@@ -86,7 +88,7 @@ def to_try(status: Status) -> list[str]:
             f"where is {name}?",
             f"rename {name} to my_{name}{where}",
         ]
-    file = next((_name(entry.path, workspace) for entry in walk(workspace, limit=1)), "")
+    file = _some_file(workspace)
     if not file:
         return ["write a to-do list for the command line in Python, with tests"] if status.way == "tools" else []
     if status.way != "tools":
@@ -103,6 +105,17 @@ def try_rows(ideas: list[str], width: int) -> list[Row]:
     return rows
 
 
+def _some_file(workspace: Path) -> str:
+    """The name of a file, preferably code of the project itself."""
+    names = [_name(entry.path, workspace) for entry in islice(walk(workspace), _LISTED)]
+    return min(names, key=_strangeness, default="")
+
+
+def _strangeness(name: str) -> tuple[bool, bool, bool]:
+    """How far a file is from the project's own code, as a sort key."""
+    return not _CODE.search(name), bool(_TEST.search(name) or _AUXILIARY.search(name)), name.endswith("__init__.py")
+
+
 def _some_function(workspace: Path) -> tuple[str, str]:
     """The name of a function outside the tests, preferably of the project's own code; and ` in FILE` if other functions
     may have the same name."""
@@ -111,18 +124,18 @@ def _some_function(workspace: Path) -> tuple[str, str]:
     named = [(name, file) for file, text in files.items() if not _TEST.search(file) for name in _FUNCTION.findall(text)]
     # The project's own code comes first, then a name that only one function has.
     name, file = min(named, key=lambda one: (bool(_AUXILIARY.search(one[1])), defined[one[0]] != 1), default=("", ""))
-    alone = defined[name] == 1 and next(islice(walk(workspace), _FILES, None), None) is None
+    alone = defined[name] == 1 and next(islice(walk(workspace), _LISTED, None), None) is None and len(files) < _FILES
     return name, "" if alone else f" in {file}"
 
 
 def _python_files(workspace: Path) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of the first files."""
-    for entry in islice(walk(workspace), _FILES):
-        name = _name(entry.path, workspace)
-        if not name.endswith(".py"):
-            continue
+    """Yield the names and texts of the first files, the project's own code before all others."""
+    paths = [entry.path for entry in islice(walk(workspace), _LISTED) if entry.path.endswith(".py")]
+    paths.sort(key=lambda path: _strangeness(_name(path, workspace)))
+    for path in paths[:_FILES]:
+        name = _name(path, workspace)
         with contextlib.suppress(OSError, FulgurError):
-            yield name, beneath.read(workspace, Path(entry.path), _BYTES).decode(errors="replace")
+            yield name, beneath.read(workspace, Path(path), _BYTES).decode(errors="replace")
 
 
 def _name(path: str, workspace: Path) -> str:
