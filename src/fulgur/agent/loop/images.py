@@ -10,13 +10,13 @@ from urllib.parse import unquote
 
 from fulgur.agent.session.history import Item
 from fulgur.errors import FulgurError
+from fulgur.protocol.images import image_kind
 from fulgur.workspace.files import Files
 
 _ENDING = r"\.(?:png|jpe?g|gif|webp)"
 _MENTION = re.compile(rf"(?<!\S)@(\S+?{_ENDING})(?=[\s,;:.!?)]|$)", re.IGNORECASE)
 _QUOTED = re.compile(rf"""(["'])((?:file://)?[/~][^"'\n]*?{_ENDING})\1""", re.IGNORECASE)
 _BARE = re.compile(rf"(?<![\w\"'@:/])((?:file://)?~?/(?:\\.|[^\s\"'\\])*?{_ENDING})(?=[\s,;:.!?)]|$)", re.IGNORECASE)
-_BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
 _MOST_IMAGES, _MOST_BYTES = 8, 10 << 20
 
 
@@ -79,8 +79,8 @@ def without_images(item: Item) -> Item:
 
 def _read(name: str, files: Files) -> Image:
     data = files.read(files.locate(name), _MOST_BYTES + 1)  # a sparse file may claim to be of any size
-    kind = next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), "")
-    if not kind or (kind == "webp" and data[8:12] != b"WEBP"):
+    kind = image_kind(data)
+    if kind is None:
         raise FulgurError(f"{name} is not a PNG, JPEG, GIF or WebP image, whatever its name says")
     if len(data) > _MOST_BYTES:
         raise FulgurError(f"{name} is too large", hint=f"An image may be at most {_MOST_BYTES >> 20} MiB.")

@@ -13,6 +13,7 @@ from fulgur import __version__ as VERSION
 from fulgur.backends.base import Backend, Completion, Conversation, Generation, Sampling, Turn
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.ids import CALL, new_id
+from fulgur.protocol.images import HEAD, image_kind
 from fulgur.protocol.items import user_message
 from fulgur.protocol.request import Body, ChatMessage, ChatRequest, SamplingFields, Tier
 from fulgur.server import fields
@@ -96,7 +97,6 @@ IDLE = frozenset(
         "num_keep",
     }
 )
-_MAGIC = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF87a": "gif", b"GIF89a": "gif"}
 OFF = {"mirostat": 0, "typical_p": 1.0, "tfs_z": 1.0, "penalize_newline": True, "repeat_last_n": 64}
 
 
@@ -370,11 +370,9 @@ def _images(given: list[str] | None, path: str, entry: ServedModel) -> list[dict
 def _image(data: str, path: str) -> dict[str, Any]:
     """Ollama's images are bare base64, so the first bytes have to say what they are."""
     try:
-        first = b64decode(data[:16], validate=True)
+        kind = image_kind(b64decode(data[: HEAD // 3 * 4], validate=True))
     except ValueError:
-        first = b""
-    kind = "webp" if first[:4] == b"RIFF" and first[8:12] == b"WEBP" else None
-    kind = kind or next((name for magic, name in _MAGIC.items() if first.startswith(magic)), None)
+        kind = None
     if kind is None:
         raise invalid("An image must be a PNG, JPEG, WebP or GIF file in base64.", path, "invalid_image")
     return {"type": "input_image", "image_url": f"data:image/{kind};base64,{data}"}
