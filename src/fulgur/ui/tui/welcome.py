@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,23 +119,23 @@ def _strangeness(name: str) -> tuple[bool, bool, bool]:
 def _some_function(workspace: Path) -> tuple[str, str]:
     """The name of a function outside the tests, preferably of the project's own code; and ` in FILE` if other functions
     may have the same name."""
-    files = dict(_python_files(workspace))
+    listed = [entry.path for entry in islice(walk(workspace), _LISTED + 1)]
+    paths = [path for path in listed[:_LISTED] if path.endswith(".py")]
+    paths.sort(key=lambda path: _strangeness(_name(path, workspace)))
+    files = dict(_texts(paths[:_FILES], workspace))
     defined = Counter(name for text in files.values() for name in _DEFINED.findall(text))
     named = [(name, file) for file, text in files.items() if not _TEST.search(file) for name in _FUNCTION.findall(text)]
     # The project's own code comes first, then a name that only one function has.
     name, file = min(named, key=lambda one: (bool(_AUXILIARY.search(one[1])), defined[one[0]] != 1), default=("", ""))
-    alone = defined[name] == 1 and next(islice(walk(workspace), _LISTED, None), None) is None and len(files) < _FILES
+    alone = defined[name] == 1 and len(listed) <= _LISTED and len(paths) <= _FILES
     return name, "" if alone else f" in {file}"
 
 
-def _python_files(workspace: Path) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of the first files, the project's own code before all others."""
-    paths = [entry.path for entry in islice(walk(workspace), _LISTED) if entry.path.endswith(".py")]
-    paths.sort(key=lambda path: _strangeness(_name(path, workspace)))
-    for path in paths[:_FILES]:
-        name = _name(path, workspace)
+def _texts(paths: Sequence[str], workspace: Path) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of those files that can be read."""
+    for path in paths:
         with contextlib.suppress(OSError, FulgurError):
-            yield name, beneath.read(workspace, Path(path), _BYTES).decode(errors="replace")
+            yield _name(path, workspace), beneath.read(workspace, Path(path), _BYTES).decode(errors="replace")
 
 
 def _name(path: str, workspace: Path) -> str:
